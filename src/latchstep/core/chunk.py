@@ -1,0 +1,50 @@
+"""What a model yields while it answers: deltas for watchers, then exactly one `Completed`.
+
+A stream that ends without `Completed` and without a `ModelError` is itself a protocol error.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .message import Block, StopReason, Usage
+
+DeltaKind = Literal["text", "thinking", "tool_call"]
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """A piece of the answer, shown as it comes and never stored. For calls, `piece` is argument text."""
+
+    kind: DeltaKind
+    piece: str
+    call_id: str = ""
+    name: str = ""
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt failed and is discarded; a wrapper asks again in `retry_in` seconds."""
+
+    kind: str
+    message: str
+    retry_in: float
+    usage: Usage = Usage()
+
+
+class Completed(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider's terminal event: the whole answer. Only now may its calls run.
+
+    `cost` is in US dollars, None when unknown; `response_id` is the provider's, "" when it gave none.
+    """
+
+    blocks: tuple[Block, ...]
+    stop_reason: StopReason
+    raw_stop_reason: str = ""
+    usage: Usage = Usage()
+    cost: float | None = None
+    response_id: str = ""
+    model: str = ""
+
+
+Chunk = Delta | Failed | Completed

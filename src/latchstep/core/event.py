@@ -1,0 +1,318 @@
+"""What happened, in the past tense: one frozen tagged union, one total order per session.
+
+An event is made without its place; the session stamps it once, when it is recorded. Transient events
+(`TRANSIENT`) are shown and never stored: they carry the last stored `seq` and a `part` of 1, 2, ….
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from .message import Message, Outcome, StopReason, Usage
+
+FORMAT = 1
+"""Major format of the journal. A reader refuses a larger one."""
+
+Source = Literal["start", "prompt", "steer", "follow_up", "check", "notice"]
+Because = Literal["prompt", "results", "steer", "follow_up", "retry", "truncated", "check", "notice", "paused"]
+Status = Literal["completed", "cancelled", "max_steps", "budget", "stalled", "unverified", "failed"]
+Effect = Literal["read", "write"]
+Replay = Literal["safe", "never"]
+Decision = Literal["allow", "deny"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """Fields every event has. `time` is a label (Unix seconds) and never used for order;
+    `elapsed` is monotonic seconds of the run, summed over resumes."""
+
+    seq: int = 0
+    part: int = 0
+    time: float = 0.0
+    run_id: str = ""
+    elapsed: float = 0.0
+
+    @property
+    def type(self) -> str:
+        return str(self.__struct_config__.tag)
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """Why a run failed: `kind` for programs (`TRUNCATED`, `MODEL_AUTH`, …), `message` for people."""
+
+    kind: str
+    message: str
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person is asked about one call. The grant is bound to `sha256` of name, arguments and findings."""
+
+    call_id: str
+    name: str
+    sha256: str
+    reason: str = ""
+    about: Literal["run", "doubt"] = "run"
+    found: Any = None
+
+
+class SessionCreated(Event, frozen=True, tag="session.created"):
+    """The header, line 0."""
+
+    session_id: str
+    format: int = FORMAT
+    workspace: str = ""
+    program: str = ""
+    parent: str = ""
+    parent_seq: int = -1
+
+
+class SessionOpened(Event, frozen=True, tag="session.opened"):
+    """A writer took the journal: whatever was in flight before is now lost."""
+
+    epoch: int
+    host: str = ""
+    pid: int = 0
+    program: str = ""
+
+
+class SessionSnapshot(Event, frozen=True, tag="session.snapshot"):
+    """The state without its messages; folding may start at line `needed`."""
+
+    needed: int
+    state: msgspec.Raw
+
+
+class RunStarted(Event, frozen=True, tag="run.started"):
+    """`limits` is `Limits` as JSON; `system` and `tools` are SHA-256 of texts that lie in `blobs/`."""
+
+    model: str
+    limits: dict[str, Any] = {}
+    system: str = ""
+    tools: str = ""
+    first_request: int = 1
+    head: str = ""
+    mode: str = ""
+
+
+class MessageAccepted(Event, frozen=True, tag="message.accepted"):
+    message_id: str
+    source: Source
+    message: Message
+
+
+class MessageWithdrawn(Event, frozen=True, tag="message.withdrawn"):
+    message_id: str
+
+
+class ModelRequested(Event, frozen=True, tag="model.requested"):
+    """`carries` names the queued messages that this request delivers."""
+
+    request_id: str
+    attempt: int = 1
+    because: Because = "prompt"
+    carries: tuple[str, ...] = ()
+    sha256: str = ""
+
+
+class ModelDelta(Event, frozen=True, tag="model.delta"):
+    """Transient. A piece of the answer; for `tool_call`, of its argument text."""
+
+    request_id: str
+    kind: Literal["text", "thinking", "tool_call"]
+    piece: str
+    call_id: str = ""
+    name: str = ""
+
+
+class ModelFailed(Event, frozen=True, tag="model.failed"):
+    """An attempt failed: watchers discard what it showed. `retry_in` is seconds, for `next="retry"`."""
+
+    request_id: str
+    attempt: int
+    kind: str
+    message: str
+    next: Literal["retry", "give_up", "ask_again"]
+    retry_in: float = 0.0
+    usage: Usage = Usage()
+
+
+class MessageCompleted(Event, frozen=True, tag="message.completed"):
+    request_id: str
+    message: Message
+    stop_reason: StopReason
+    raw_stop_reason: str = ""
+    usage: Usage = Usage()
+    cost: float | None = None
+
+
+class ApprovalRequested(Event, frozen=True, tag="approval.requested"):
+    questions: tuple[Question, ...]
+
+
+class ApprovalAnswered(Event, frozen=True, tag="approval.answered"):
+    """`sha256` repeats the question's, so that an answer can never meet another call's arguments."""
+
+    call_id: str
+    decision: Decision
+    sha256: str
+    by: str = ""
+    rule: str = ""
+    note: str = ""
+
+
+class ApprovalAbandoned(Event, frozen=True, tag="approval.abandoned"):
+    call_ids: tuple[str, ...]
+    reason: str = ""
+
+
+class ToolStarted(Event, frozen=True, tag="tool.started"):
+    """The intent, on disk before the effect. `found` is what `prepare` found."""
+
+    call_id: str
+    name: str
+    sha256: str
+    effect: Effect = "write"
+    replay: Replay = "never"
+    idempotency_key: str = ""
+    found: Any = None
+
+
+class ToolOutput(Event, frozen=True, tag="tool.output"):
+    """Transient. Progress of a running tool."""
+
+    call_id: str
+    text: str
+
+
+class ToolFinished(Event, frozen=True, tag="tool.finished"):
+    """`content` is for the model, `details` for people and programs; `output` names the full output's file.
+    `fatal` means that the tool layer's promise is broken and the run must fail."""
+
+    call_id: str
+    name: str
+    outcome: Outcome
+    content: Any
+    is_error: bool = False
+    details: Any = None
+    duration: float = 0.0
+    output: str = ""
+    fatal: bool = False
+
+
+class CancelRequested(Event, frozen=True, tag="cancel.requested"):
+    by: str = ""
+    reason: str = ""
+
+
+class ClockPassed(Event, frozen=True, tag="clock.passed"):
+    """A deadline of the run passed: which limit, and its value in seconds."""
+
+    limit: str
+    seconds: float
+
+
+class CheckStarted(Event, frozen=True, tag="check.started"):
+    command: str
+    index: int
+
+
+class CheckFinished(Event, frozen=True, tag="check.finished"):
+    """`exit_status` is negative for a signal, None when the check never ended by itself."""
+
+    command: str
+    index: int
+    passed: bool
+    exit_status: int | None = None
+    output: str = ""
+
+
+class RunFinished(Event, frozen=True, tag="run.finished"):
+    """Last event of each run: its result without the messages."""
+
+    status: Status
+    final_text: str = ""
+    output: Any = None
+    steps: int = 0
+    usage: Usage = Usage()
+    cost: float | None = None
+    error: ErrorInfo | None = None
+
+
+class Unknown(Event, frozen=True, tag="unknown"):
+    """A record of a type this version does not know: kept as it stands, skipped by the fold."""
+
+    name: str
+    raw: bytes
+
+
+AnyEvent = (
+    SessionCreated
+    | SessionOpened
+    | SessionSnapshot
+    | RunStarted
+    | MessageAccepted
+    | MessageWithdrawn
+    | ModelRequested
+    | ModelDelta
+    | ModelFailed
+    | MessageCompleted
+    | ApprovalRequested
+    | ApprovalAnswered
+    | ApprovalAbandoned
+    | ToolStarted
+    | ToolOutput
+    | ToolFinished
+    | CancelRequested
+    | ClockPassed
+    | CheckStarted
+    | CheckFinished
+    | RunFinished
+)
+
+TRANSIENT = (ModelDelta, ToolOutput)
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+class _Envelope(msgspec.Struct):
+    type: str
+    critical: bool = False
+
+
+_ENVELOPES = msgspec.json.Decoder(_Envelope)
+KNOWN = frozenset(str(cls.__struct_config__.tag) for cls in AnyEvent.__args__)
+
+
+def encode_event(event: Event) -> bytes:
+    """One JSON object without line breaks; `type` first, defaults left out."""
+    return _ENCODER.encode(event)
+
+
+def decode_event(raw: bytes) -> Event:
+    """The event in a JSON object. Unknown fields are dropped; an unknown type gives `Unknown`.
+
+    Raises ValueError (msgspec's) for malformed data, and for an unknown type flagged `critical`.
+    """
+    try:
+        return _DECODER.decode(raw)
+    except msgspec.ValidationError:
+        envelope = _ENVELOPES.decode(raw)
+        if envelope.type in KNOWN or envelope.critical:
+            raise
+        return Unknown(name=envelope.type, raw=bytes(raw))
+
+
+def stamp(event: Event, seq: int, part: int = 0) -> None:
+    """Give an event its place, once, at the moment it is recorded."""
+    force_setattr(event, "seq", seq)
+    force_setattr(event, "part", part)
+
+
+def stamp_time(event: Event, time: float, run_id: str, elapsed: float) -> None:
+    """Label an event with when it happened, just before it is recorded."""
+    force_setattr(event, "time", time)
+    force_setattr(event, "run_id", run_id)
+    force_setattr(event, "elapsed", elapsed)

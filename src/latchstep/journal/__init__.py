@@ -1,0 +1,1 @@
+"""The journal: durable, append-only, one writer. Each session is one."""

@@ -1,0 +1,1 @@
+"""Models: each wire in one file, each wrapper in one file, all behind `base.Model`."""

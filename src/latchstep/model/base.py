@@ -1,0 +1,54 @@
+"""The seam to a model: a `Request` goes in, a stream of chunks comes out.
+
+A `Model` holds nothing that matters between calls: whatever it must know is in the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from latchstep.core.chunk import Chunk
+from latchstep.core.message import Message
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool as a model sees it. `schema` is a JSON Schema of type object, without `$ref` at its top."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one model call may depend on.
+
+    messages: a read-only view, already valid for any wire (see `core.project`). The list behind it only
+        ever grows, so an adapter may keep what it encoded of an earlier view (`messages.base is ...`).
+    place: how many answers and failed attempts the session has recorded before this call.
+    max_output: cap on the answer's tokens, or None for the provider's own.
+    options: passed to the provider by name.
+    """
+
+    request_id: str
+    messages: Sequence[Message]
+    system: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    place: int = 0
+    attempt: int = 1
+    max_output: int | None = None
+    options: dict[str, Any] = {}
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Answers a request. `name` is what the journal calls it (`provider:model`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, request: Request) -> AsyncIterator[Chunk]:
+        """Deltas, then exactly one `Completed`; or raises one `ModelError`. Closing it closes the connection."""
+        ...

@@ -1,0 +1,1 @@
+"""Tools: what a model may ask for, each in one file, all behind `base.Tool`."""
