@@ -6,6 +6,7 @@ verbatim to the provider named in `Message.origin`, and to no other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -168,7 +169,7 @@ def clean_json(value: Any, depth: int = 0) -> Any:
             raise ValueError("an integer does not fit in 64 bits")
         return value
     if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             raise ValueError("NaN and Infinity are not JSON")
         return value
     if depth >= MAX_DEPTH:

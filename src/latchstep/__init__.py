@@ -1,0 +1,1 @@
+"""latchstep: an agent loop in which every step latches."""
