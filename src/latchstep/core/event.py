@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import force_setattr
 
-from .message import Message, Outcome, StopReason, Usage
+from .message import Image, Message, Outcome, StopReason, Text, Usage
 
 FORMAT = 1
 """Major format of the journal. A reader refuses a larger one."""
@@ -47,7 +47,10 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person is asked about one call. The grant is bound to `sha256` of name, arguments and findings."""
+    """What a person is asked about one call. The grant is bound to `sha256` of name, arguments and findings.
+
+    `arguments` are given to an approver; the record has them once, in the assistant's message.
+    """
 
     call_id: str
     name: str
@@ -55,6 +58,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     about: Literal["run", "doubt"] = "run"
     found: Any = None
+    arguments: dict[str, Any] = {}
 
 
 class SessionCreated(Event, frozen=True, tag="session.created"):
@@ -85,15 +89,17 @@ class SessionSnapshot(Event, frozen=True, tag="session.snapshot"):
 
 
 class RunStarted(Event, frozen=True, tag="run.started"):
-    """`limits` is `Limits` as JSON; `system` and `tools` are SHA-256 of texts that lie in `blobs/`."""
+    """`limits` is `Limits` as JSON; `system` and `tools` are SHA-256 of texts that lie in `blobs/`.
+    `setup` is what a front end needs to build the same agent again (mode, allowed commands, server, …)."""
 
     model: str
     limits: dict[str, Any] = {}
+    checks: tuple[str, ...] = ()
     system: str = ""
     tools: str = ""
     first_request: int = 1
     head: str = ""
-    mode: str = ""
+    setup: dict[str, Any] = {}
 
 
 class MessageAccepted(Event, frozen=True, tag="message.accepted"):
@@ -193,7 +199,7 @@ class ToolFinished(Event, frozen=True, tag="tool.finished"):
     call_id: str
     name: str
     outcome: Outcome
-    content: Any
+    content: str | tuple[Text | Image, ...]
     is_error: bool = False
     details: Any = None
     duration: float = 0.0

@@ -30,6 +30,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     place: how many answers and failed attempts the session has recorded before this call.
     max_output: cap on the answer's tokens, or None for the provider's own.
     options: passed to the provider by name.
+    sha256: digest of messages, system prompt and tools, as `model.requested` records it.
     """
 
     request_id: str
@@ -40,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     max_output: int | None = None
     options: dict[str, Any] = {}
+    sha256: str = ""
 
 
 @runtime_checkable

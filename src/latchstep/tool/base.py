@@ -42,6 +42,8 @@ class Context:
     hand it to services that accept one. workspace: the folder the agent works in, or None.
     outputs: a folder for full outputs, made on first use. deps: whatever the agent was given.
     found: what `prepare` found when the call was judged. progress(text): shows a line while the tool runs.
+    captured: what a long tool has got so far, kept up by the tool itself: it is all that remains if the call
+    is interrupted or runs out of time.
     """
 
     call_id: str = ""
@@ -50,6 +52,7 @@ class Context:
     outputs: Path | None = None
     deps: Any = None
     found: Any = None
+    captured: str = ""
     progress: Callable[[str], None] = field(default=lambda text: None)
 
 

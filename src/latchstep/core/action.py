@@ -1,0 +1,58 @@
+"""What must happen next, in the imperative: the answers of `decide`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .event import Because, Event
+
+
+class CallModel(msgspec.Struct, frozen=True):
+    """Ask the model, delivering the queued messages named in `carries`."""
+
+    request_id: str
+    attempt: int
+    because: Because
+    carries: tuple[str, ...] = ()
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Prepare these calls and put the question to a person: may they run, or (`doubt`) run again?"""
+
+    calls: tuple[str, ...]
+    reasons: tuple[str, ...]
+    about: Literal["run", "doubt"] = "run"
+
+
+class RunTools(msgspec.Struct, frozen=True):
+    """Record the intents, make them durable if any has effects, run them together."""
+
+    calls: tuple[str, ...]
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Look up whether the effect of a lost call happened."""
+
+    call: str
+
+
+class Check(msgspec.Struct, frozen=True):
+    index: int
+    command: str
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Nothing to do but to record what follows from what is known."""
+
+    events: tuple[Event, ...]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing can happen by itself: no run is active, or a person must answer."""
+
+    why: Literal["idle", "answer"]
+
+
+Action = CallModel | Ask | RunTools | Settle | Check | Note | Wait

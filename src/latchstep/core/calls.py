@@ -1,0 +1,122 @@
+"""What becomes of the calls of a turn: closed unrun, settled, asked about, or run in groups.
+
+Part of `decide`, and pure like it. A call that may not run still gets its one truthful result.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from . import wording
+from .action import Action, Ask, Note, RunTools, Settle, Wait
+from .event import ApprovalAbandoned, Event, ToolFinished
+from .message import Outcome
+from .rules import Rules, Verdict
+from .state import OpenCall, RunState, State
+
+
+def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
+    """Close what may not run, settle what is lost, ask what must be asked, then run the next group."""
+    waiting = [entry for entry in state.turn if entry.status not in ("asked", "finished")]
+    if vetoed := _vetoed(state, run, rules, waiting):
+        return Note(vetoed)
+    if run.error is not None and waiting:
+        return Note(tuple(not_started(entry, "the run failed") for entry in waiting))
+    for entry in waiting:
+        if entry.status == "lost" and (action := _lost(entry, rules)) is not None:
+            return action
+    verdicts = {entry.call.id: rules.judge(entry.call) for entry in waiting if entry.status in ("new", "lost")}
+    if closed := tuple(filter(None, (_closed(entry, verdicts.get(entry.call.id)) for entry in waiting))):
+        return Note(closed)
+    asks = [entry for entry in waiting if entry.call.id in verdicts and verdicts[entry.call.id].kind == "ask"]
+    if stale := [entry for entry in asks if entry.stale and rules.on_stale_approval == "abandon"]:
+        abandoned = ApprovalAbandoned(call_ids=tuple(entry.call.id for entry in stale), reason="the process ended")
+        return Note((abandoned, *(result(entry, "not_started", wording.abandoned(), True) for entry in stale)))
+    if asks:
+        ids = tuple(entry.call.id for entry in asks)
+        return Ask(ids, tuple(verdicts[call_id].text for call_id in ids))
+    if any(entry.status == "asked" for entry in state.turn):
+        return Wait("answer")
+    return _group(waiting, run, rules)
+
+
+def _vetoed(state: State, run: RunState, rules: Rules, waiting: list[OpenCall]) -> tuple[Event, ...]:
+    """The response itself forbids that its calls run: it was cut, filtered, refused, or contradicts itself."""
+    fresh = [entry for entry in waiting if entry.status == "new"]
+    if state.stop == "length":
+        text = wording.truncated(run.output_tokens)
+        return tuple(result(entry, "truncated", text, True) for entry in fresh)
+    if state.stop in ("filtered", "refused"):
+        return tuple(not_started(entry, f"the answer was {state.stop}") for entry in fresh)
+    if rules.strict_protocol and state.stop != "tool_calls" and len(fresh) == len(state.turn):
+        return tuple(not_started(entry, f"the stop reason was {state.stop!r}") for entry in fresh)
+    return ()
+
+
+def _lost(entry: OpenCall, rules: Rules) -> Action | None:
+    """A call was in flight when its process died. None: it may simply run again."""
+    traits = rules.traits(entry.call.name)
+    if entry.replay == "safe" and traits.replay == "safe":
+        return None
+    if traits.settles:
+        return Settle(entry.call.id)
+    return in_doubt(entry, rules)
+
+
+def in_doubt(entry: OpenCall, rules: Rules) -> Action:
+    """Nothing can tell whether the effect happened: what the policy says then."""
+    match rules.on_doubt:
+        case "ask":
+            return Ask((entry.call.id,), (wording.lost(),), "doubt")
+        case "fail":
+            return Note((result(entry, "interrupted", wording.lost(), True, fatal=True),))
+        case _:
+            return Note((result(entry, "interrupted", wording.lost(), True),))
+
+
+def _closed(entry: OpenCall, verdict: Verdict | None) -> ToolFinished | None:
+    """The result of a call that may not run; None for one that may, or must be asked about."""
+    if entry.status == "denied":
+        if entry.about == "doubt":
+            return result(entry, "interrupted", wording.lost(), True)
+        return result(entry, "denied", wording.denied(entry.note, entry.by), False)
+    if verdict is None or verdict.kind in ("run", "ask"):
+        return None
+    if verdict.kind == "refuse":
+        return result(entry, "denied", wording.denied(verdict.text), False)
+    return result(entry, "rejected", verdict.text, True)
+
+
+def _group(waiting: list[OpenCall], run: RunState, rules: Rules) -> Action:
+    """Consecutive reads together, anything else by itself."""
+    first = waiting[0]
+    left = len(waiting)
+    if (most := rules.limits.max_tool_calls) is not None:
+        left = most - run.tool_calls
+        if left <= 0:
+            return Note(tuple(not_started(entry, f"max_tool_calls is {most}") for entry in waiting))
+    if not _shares(first, rules):
+        return RunTools((first.call.id,))
+    together = list(takewhile(lambda entry: _shares(entry, rules), waiting))
+    return RunTools(tuple(entry.call.id for entry in together[: min(left, rules.limits.max_parallel)]))
+
+
+def _shares(entry: OpenCall, rules: Rules) -> bool:
+    traits = rules.traits(entry.call.name)
+    return traits.effect == "read" and not traits.alone
+
+
+def result(entry: OpenCall, outcome: Outcome, text: str, is_error: bool, *, fatal: bool = False) -> ToolFinished:
+    """A result that no tool made."""
+    return ToolFinished(
+        call_id=entry.call.id,
+        name=entry.call.name,
+        outcome=outcome,
+        content=text,
+        is_error=is_error,
+        fatal=fatal,
+    )
+
+
+def not_started(entry: OpenCall, why: str) -> ToolFinished:
+    return result(entry, "not_started", wording.not_started(why), True)

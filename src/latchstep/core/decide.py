@@ -1,0 +1,185 @@
+"""What must happen next: a pure function of the state and the rules.
+
+Whatever the loop does, it does because `decide` said so; whatever a resumed run does differently from a
+fresh one, it does because other events have been applied.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from . import wording
+from .action import Action, CallModel, Check, Note, Wait
+from .calls import next_of_calls, not_started, result
+from .event import (
+    Because,
+    ErrorInfo,
+    Event,
+    MessageAccepted,
+    RunFinished,
+    Status,
+)
+from .message import user
+from .rules import Rules
+from .state import RunState, State
+
+
+def decide(state: State, rules: Rules) -> Action:
+    """The next action. The same state and rules always give the same one."""
+    run = state.run
+    if run is None or not run.active:
+        return Wait("idle")
+    if run.cancelled or run.clock is not None:
+        return _stop(state, run)
+    if any(entry.status != "finished" for entry in state.turn):
+        return next_of_calls(state, run, rules)
+    if run.error is not None:
+        return _finish(state, "failed", run.error)
+    if state.stop in ("filtered", "refused") and state.request is None and (state.turn or state.answered):
+        text = state.transcript[-1].text if state.answered else ""
+        return _fail(state, state.stop.upper(), text or f"the model's answer was {state.stop}")
+    if state.answered is not None:
+        return _answered(state, run, rules)
+    return _results(state, run, rules)
+
+
+def _stop(state: State, run: RunState) -> Action:
+    """Cancelled, or out of time: close every open call truthfully, then the run."""
+    why = "the run was cancelled" if run.cancelled else "the run's time was up"
+    if run.cancelled and run.cancel_reason:
+        why += f" ({run.cancel_reason})"
+    events: list[Event] = []
+    for entry in state.turn:
+        if entry.status == "lost":
+            events.append(result(entry, "interrupted", wording.lost(), True))
+        elif entry.status == "started":
+            events.append(result(entry, "interrupted", wording.interrupted(why), True))
+        elif entry.status != "finished":
+            events.append(not_started(entry, why))
+    if events:
+        return Note(tuple(events))
+    if run.cancelled:
+        return _finish(state, "cancelled")
+    assert run.clock is not None
+    return _finish(state, "budget", ErrorInfo("MAX_SECONDS", f"max_seconds is {run.clock.seconds:g}"))
+
+
+def _results(state: State, run: RunState, rules: Rules) -> Action:
+    """All calls have results, or a prompt waits: ask the model, unless a bound is reached."""
+    limits = rules.limits
+    if state.turn and rules.strict_protocol and state.stop != "tool_calls":
+        return _fail(state, "MODEL_PROTOCOL_ERROR", f"the answer has calls, but its stop reason is {state.stop!r}")
+    if state.stop == "length" and state.turn and run.truncations > limits.max_truncations:
+        return _fail(state, "TRUNCATED", f"{run.truncations} answers with calls were cut by the output limit")
+    repeats = state.repeats() if state.turn else 1
+    if repeats >= limits.max_repeats + 2 and state.told:
+        return _finish(state, "stalled", ErrorInfo("STALLED", f"the same calls gave the same results {repeats} times"))
+    if (over := _over(state, run, rules)) is not None:
+        return _over_budget(state, over)
+    if repeats >= limits.max_repeats and not state.told:
+        return _say(state, "notice", wording.repeated(repeats))
+    opening = not state.turn and state.request is None
+    queued = [item for item in state.queue if opening or item.source != "follow_up"]
+    because: Because = "results" if state.turn else "prompt"
+    if state.turn and state.stop == "length":
+        because = "truncated"
+    elif any(item.source == "steer" for item in queued):
+        because = "steer"
+    return _call_model(state, run, because, tuple(item.message_id for item in queued))
+
+
+def _answered(state: State, run: RunState, rules: Rules) -> Action:
+    """The model stopped without calls: is the work done, checked, and is nothing waiting?"""
+    limits = rules.limits
+    if rules.strict_protocol and state.stop == "tool_calls":
+        return _fail(state, "MODEL_PROTOCOL_ERROR", "the stop reason announces calls, but the answer has none")
+    if state.stop == "length" and run.continuations > limits.max_continuations:
+        return _fail(state, "TRUNCATED", "the answer was cut by the output limit")
+    over = _over(state, run, rules)
+    if state.stop in ("length", "paused"):
+        if over is not None:
+            return _over_budget(state, over)
+        if state.stop == "length" and not state.queue:
+            return _say(state, "notice", wording.went_on())
+        return _call_model(state, run, "paused" if state.stop == "paused" else "truncated", _all_queued(state))
+    if state.queue:
+        if over is not None:
+            return _over_budget(state, over)
+        urgent = tuple(item.message_id for item in state.queue if item.source != "follow_up")
+        source = state.queue[0].source if urgent else "follow_up"
+        because: Because = "prompt" if source == "start" else source
+        return _call_model(state, run, because, urgent or _all_queued(state))
+    if rules.checks and state.armed:
+        if len(state.checks) < len(rules.checks):
+            return Check(len(state.checks), rules.checks[len(state.checks)])
+        if failures := [(c.command, c.exit_status, c.output) for c in state.checks if not c.passed]:
+            if run.check_rounds >= limits.max_check_rounds:
+                names = ", ".join(command for command, _, _ in failures)
+                return _finish(
+                    state, "unverified", ErrorInfo("UNVERIFIED", f"failing after {run.check_rounds} rounds: {names}")
+                )
+            return _say(state, "check", wording.checks_failed(failures))
+    return _finish(state, "completed")
+
+
+def _call_model(state: State, run: RunState, because: Because, carries: tuple[str, ...]) -> CallModel:
+    request = state.request
+    if request is not None:  # lost with its process, or the answer was empty: the same request again
+        return CallModel(request.request_id, request.attempt + 1, "retry", carries)
+    number = max(state.requests + 1, run.first_request)
+    return CallModel(f"request-{number:03d}", 1, because, carries)
+
+
+def _all_queued(state: State) -> tuple[str, ...]:
+    return tuple(item.message_id for item in state.queue)
+
+
+def _say(state: State, source: Literal["notice", "check"], text: str) -> Note:
+    """A message of the harness itself. Its id follows from what is recorded, so a replay gives the same."""
+    message_id = f"{source}-{state.place:03d}"
+    return Note((MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)),))
+
+
+# -- endings -------------------------------------------------------------------------------------------
+
+
+def _over(state: State, run: RunState, rules: Rules) -> tuple[str, float, float] | None:
+    """The first bound that forbids another request: name, value, limit."""
+    limits = rules.limits
+    held_back = any(entry.result is not None and entry.result.outcome == "not_started" for entry in state.turn)
+    bounds: tuple[tuple[str, float, float | None], ...] = (
+        ("max_steps", run.steps, limits.max_steps),
+        ("max_tokens", run.usage.total, limits.max_tokens),
+        ("max_cost", run.cost or 0.0, limits.max_cost),
+        ("max_seconds", run.elapsed, limits.max_seconds),
+        ("max_tool_calls", run.tool_calls, limits.max_tool_calls if held_back else None),
+    )
+    return next(((name, value, limit) for name, value, limit in bounds if limit is not None and value >= limit), None)
+
+
+def _over_budget(state: State, over: tuple[str, float, float]) -> Note:
+    name, value, limit = over
+    error = ErrorInfo(name.upper(), f"{name} is {limit:g}, reached with {value:g}")
+    return _finish(state, "max_steps" if name == "max_steps" else "budget", error)
+
+
+def _fail(state: State, kind: str, message: str) -> Note:
+    return _finish(state, "failed", ErrorInfo(kind, message))
+
+
+def _finish(state: State, status: Status, error: ErrorInfo | None = None) -> Note:
+    """The one ending. The final text is the model's last word, if nothing followed it."""
+    run = state.run
+    assert run is not None
+    return Note(
+        (
+            RunFinished(
+                status=status,
+                final_text=state.answered.text if state.answered is not None else "",
+                steps=run.steps,
+                usage=run.usage,
+                cost=run.cost if run.cost_known else None,
+                error=error,
+            ),
+        )
+    )

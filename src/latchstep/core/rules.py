@@ -1,0 +1,96 @@
+"""What holds for a run from outside: its limits, what each tool declares, and who may do what.
+
+`decide` reads these and nothing else. `judge` is injected and pure: the same call gets the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from latchstep.errors import DefinitionError
+
+from .event import Effect, Replay
+from .message import ToolCall
+
+OnDoubt = Literal["report", "ask", "fail"]
+OnStaleApproval = Literal["ask", "abandon"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Every bound of a run. None means no bound; seconds are monotonic and add up over resumes.
+
+    max_steps: model turns. max_tokens: input and output together, as the provider counts them.
+    max_cost: US dollars. max_seconds: wall time. max_tool_calls: calls started.
+    max_repeats: identical turns (calls and results) before the model is told; two more end the run.
+    max_truncations: answers with calls cut by the token limit. max_continuations: how often a text cut by
+    the token limit is asked to go on. max_check_rounds: how often failed checks go back to the model.
+    max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
+    stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
+    max_result: characters of one result that reach the model. max_prompt: characters of one user message.
+    """
+
+    max_steps: int = 100
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    max_seconds: float | None = None
+    max_tool_calls: int | None = None
+    max_repeats: int = 3
+    max_truncations: int = 3
+    max_continuations: int = 0
+    max_check_rounds: int = 3
+    max_parallel: int = 8
+    tool_timeout: float = 600.0
+    stream_timeout: float = 600.0
+    grace: float = 2.0
+    max_result: int = 100_000
+    max_prompt: int = 4_000_000
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            whole = name not in ("max_cost", "max_seconds", "tool_timeout", "stream_timeout", "grace")
+            least = 0 if name in ("max_continuations", "max_check_rounds", "max_truncations") else 1 if whole else 0.0
+            if value is None and name in ("max_tokens", "max_cost", "max_seconds", "max_tool_calls"):
+                continue
+            right = isinstance(value, int) if whole else isinstance(value, int | float)
+            if isinstance(value, bool) or not right or not value >= least:
+                kind = "a whole number" if whole else "a number"
+                raise DefinitionError(f"Limits.{name} must be {kind} of at least {least}, not {value!r}")
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """What the loop must know of a tool. The careful answers are the defaults."""
+
+    effect: Effect = "write"
+    replay: Replay = "never"
+    settles: bool = False
+    alone: bool = False
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """May this call run? `text` is the reason: for `reject`, it tells the model what would have been valid."""
+
+    kind: Literal["run", "ask", "refuse", "reject"]
+    text: str = ""
+    rule: str = ""
+
+
+RUN = Verdict("run")
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """All that `decide` knows beside the state.
+
+    strict_protocol: a stop reason that contradicts the calls fails the run instead of being distrusted.
+    """
+
+    judge: Callable[[ToolCall], Verdict]
+    traits: Callable[[str], Traits]
+    limits: Limits = Limits()
+    checks: tuple[str, ...] = ()
+    on_doubt: OnDoubt = "report"
+    on_stale_approval: OnStaleApproval = "ask"
+    strict_protocol: bool = False

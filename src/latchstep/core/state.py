@@ -1,0 +1,374 @@
+"""The state of a session: a fold over its events.
+
+`apply` is the only way it changes: one flat match, one small function per event. Nothing here reads a
+clock or decides anything; what must happen next is `decide`'s answer.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+
+from . import event as ev
+from .message import Message, StopReason, ToolCall, ToolResult, Usage, tool_message
+
+CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "finished"]
+
+MAX_PERIOD = 4
+"""Longest pattern of turns in which a repetition is noticed."""
+
+
+class OpenCall(msgspec.Struct, omit_defaults=True):
+    """A call of the turn under way. `stale`: a question about it was open when the process died."""
+
+    call: ToolCall
+    status: CallStatus = "new"
+    stale: bool = False
+    found: Any = None
+    question: str = ""
+    reason: str = ""
+    about: Literal["run", "doubt"] = "run"
+    note: str = ""
+    by: str = ""
+    effect: ev.Effect = "write"
+    replay: ev.Replay = "never"
+    key: str = ""
+    result: ToolResult | None = None
+
+
+class Queued(msgspec.Struct, frozen=True):
+    """An accepted message that no request has carried yet."""
+
+    message_id: str
+    source: ev.Source
+    message: Message
+
+
+class OpenRequest(msgspec.Struct, omit_defaults=True):
+    """A model request. `open` while an answer may still come; `lost` when its process died."""
+
+    request_id: str
+    attempt: int = 1
+    open: bool = True
+    lost: bool = False
+
+
+class RunState(msgspec.Struct, omit_defaults=True):
+    """Counters and outcome of the run under way, or of the last one."""
+
+    run_id: str
+    active: bool = True
+    first_request: int = 1
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+    cost: float | None = None
+    cost_known: bool = True
+    elapsed: float = 0.0
+    truncations: int = 0
+    continuations: int = 0
+    empties: int = 0
+    check_rounds: int = 0
+    wrote: bool = False
+    cancelled: bool = False
+    cancel_reason: str = ""
+    clock: ev.ClockPassed | None = None
+    error: ev.ErrorInfo | None = None
+    output_tokens: int = 0
+
+
+class State(msgspec.Struct, omit_defaults=True):
+    """Everything the loop may depend on. `transcript` and `ids` are rebuilt by folding, never snapshotted.
+
+    transcript: what was said, complete messages only; it only grows.
+    answered: the model's last message, while it has no call left to run and nothing has followed it.
+    armed: something may have changed since the declared checks last passed.
+    place: answers and failed attempts recorded so far. seen: path -> SHA-256 of what the model last saw of it.
+    """
+
+    transcript: list[Message] = []
+    ids: set[str] = set()
+    session_id: str = ""
+    workspace: str = ""
+    epoch: int = 0
+    queue: list[Queued] = []
+    turn: list[OpenCall] = []
+    joined: int = 0
+    stop: StopReason = "stop"
+    answered: Message | None = None
+    request: OpenRequest | None = None
+    requests: int = 0
+    place: int = 0
+    run: RunState | None = None
+    finished: ev.RunFinished | None = None
+    armed: bool = False
+    checks: list[ev.CheckFinished] = []
+    seen: dict[str, str] = {}
+    turns: list[str] = []
+    streaks: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_PERIOD)
+    told: bool = False
+
+    def apply(self, event: ev.Event) -> None:
+        """Fold one event in. Transient and unknown events change nothing."""
+        if self.run is not None and event.run_id == self.run.run_id:
+            self.run.elapsed = max(self.run.elapsed, event.elapsed)
+        match event:
+            case ev.ModelDelta() | ev.ToolOutput() | ev.Unknown() | ev.CheckStarted():
+                pass
+            case ev.MessageAccepted():
+                self._accepted(event)
+            case ev.ModelRequested():
+                self._requested(event)
+            case ev.MessageCompleted():
+                self._completed(event)
+            case ev.ToolStarted():
+                self._started(event)
+            case ev.ToolFinished():
+                self._tool_finished(event)
+            case ev.ModelFailed():
+                self._model_failed(event)
+            case ev.ApprovalRequested():
+                self._asked(event)
+            case ev.ApprovalAnswered():
+                self._answered(event)
+            case ev.ApprovalAbandoned():
+                self._abandoned(event)
+            case ev.MessageWithdrawn():
+                self.queue = [queued for queued in self.queue if queued.message_id != event.message_id]
+            case ev.CancelRequested():
+                self._cancelled(event)
+            case ev.ClockPassed():
+                if self.run is not None:
+                    self.run.clock = event
+            case ev.CheckFinished():
+                self._checked(event)
+            case ev.RunStarted():
+                self._run_started(event)
+            case ev.RunFinished():
+                self._run_finished(event)
+            case ev.SessionCreated():
+                self.session_id, self.workspace = event.session_id, event.workspace
+            case ev.SessionOpened():
+                self._opened(event)
+            case ev.SessionSnapshot():
+                self._restore(event)
+            case _:
+                raise TypeError(f"no fold for {type(event).__name__}")
+
+    # -- messages ------------------------------------------------------------------------------------
+
+    def _accepted(self, event: ev.MessageAccepted) -> None:
+        if event.source == "start":
+            self.transcript.append(event.message)
+            self.ids.update(call.id for call in event.message.calls)
+            return
+        self.queue.append(Queued(event.message_id, event.source, event.message))
+        if event.source == "check" and self.run is not None:
+            self.run.check_rounds += 1
+            self.checks = []
+        elif event.source == "notice":
+            self.told = bool(self.turn)
+
+    def _requested(self, event: ev.ModelRequested) -> None:
+        self.transcript.extend(self.outgoing(event.carries))
+        self.turn, self.joined, self.answered = [], 0, None
+        if event.carries:
+            self.queue = [queued for queued in self.queue if queued.message_id not in event.carries]
+        if self.request is None or self.request.request_id != event.request_id:
+            self.requests += 1
+        self.request = OpenRequest(event.request_id, event.attempt)
+
+    def outgoing(self, carries: tuple[str, ...]) -> list[Message]:
+        """What a request carrying these queued messages adds to the transcript: open results, then them."""
+        results = [tool_message(entry.result) for entry in self.turn[self.joined :] if entry.result is not None]
+        return results + [queued.message for queued in self.queue if queued.message_id in carries]
+
+    def _completed(self, event: ev.MessageCompleted) -> None:
+        message = event.message
+        self.place += 1
+        self.request = None
+        self.stop = event.stop_reason
+        self.transcript.append(message)
+        self.checks = []
+        calls = message.calls
+        self.ids.update(call.id for call in calls)
+        self.turn = [OpenCall(call) for call in calls]
+        self.joined = 0
+        self.answered = None if calls else message
+        if (run := self.run) is None:
+            return
+        run.steps += 1
+        run.output_tokens = event.usage.output
+        run.empties = 0
+        self._spend(run, event.usage, event.cost)
+        if event.stop_reason == "length":
+            if calls:
+                run.truncations += 1
+            else:
+                run.continuations += 1
+
+    def _model_failed(self, event: ev.ModelFailed) -> None:
+        self.place += 1
+        if (run := self.run) is None:
+            return
+        self._spend(run, event.usage, None if event.usage.total else 0.0)
+        if event.next == "ask_again":
+            run.empties += 1
+        if event.next == "give_up":
+            run.error = ev.ErrorInfo(event.kind, event.message)
+        if event.next != "retry" and self.request is not None:
+            self.request.open = False
+
+    def _spend(self, run: RunState, usage: Usage, cost: float | None) -> None:
+        run.usage = run.usage + usage
+        if cost is None:
+            run.cost_known = False
+        elif cost:
+            run.cost = (run.cost or 0.0) + cost
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    def open_call(self, call_id: str) -> OpenCall:
+        """The call of this id in the turn under way. Raises KeyError."""
+        for entry in self.turn:
+            if entry.call.id == call_id:
+                return entry
+        raise KeyError(call_id)
+
+    def _asked(self, event: ev.ApprovalRequested) -> None:
+        for question in event.questions:
+            entry = self.open_call(question.call_id)
+            entry.status, entry.stale = "asked", False
+            entry.question, entry.reason = question.sha256, question.reason
+            entry.found, entry.about = question.found, question.about
+
+    def _answered(self, event: ev.ApprovalAnswered) -> None:
+        entry = self.open_call(event.call_id)
+        if entry.status == "asked" and entry.question == event.sha256:
+            entry.status = "allowed" if event.decision == "allow" else "denied"
+            entry.note, entry.by = event.note, event.by
+
+    def _abandoned(self, event: ev.ApprovalAbandoned) -> None:
+        for call_id in event.call_ids:
+            entry = self.open_call(call_id)
+            entry.status, entry.stale = "new", False
+
+    def _started(self, event: ev.ToolStarted) -> None:
+        entry = self.open_call(event.call_id)
+        entry.status, entry.found = "started", event.found
+        entry.effect, entry.replay, entry.key = event.effect, event.replay, event.idempotency_key
+        if self.run is not None:
+            self.run.tool_calls += 1
+            if event.effect == "write":
+                self.run.wrote = self.armed = True
+
+    def _tool_finished(self, event: ev.ToolFinished) -> None:
+        entry = self.open_call(event.call_id)
+        entry.status = "finished"
+        entry.result = ToolResult(event.call_id, event.name, event.content, event.outcome, event.is_error)
+        if event.fatal and self.run is not None:
+            kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
+            self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
+        details = event.details
+        if isinstance(details, dict) and isinstance(path := details.get("path"), str):
+            if isinstance(digest := details.get("sha256"), str):
+                self.seen[path] = digest
+            else:
+                self.seen.pop(path, None)
+        self._join()
+        if all(other.status == "finished" for other in self.turn):
+            self._note_repetition()
+
+    def _join(self) -> None:
+        """Move results into the transcript, in call order. What a cancel left waits for the next request."""
+        while self.joined < len(self.turn):
+            result = self.turn[self.joined].result
+            if result is None or result.outcome in ("interrupted", "not_started"):
+                return
+            self.transcript.append(tool_message(result))
+            self.joined += 1
+
+    def _note_repetition(self) -> None:
+        digest = blake2b(digest_size=8)
+        for entry in self.turn:
+            if entry.result is not None:
+                digest.update(_SORTED.encode((entry.call.name, entry.call.arguments, entry.result.content)))
+        mark = digest.hexdigest()
+        for period in range(1, MAX_PERIOD + 1):
+            same = len(self.turns) >= period and self.turns[-period] == mark
+            self.streaks[period - 1] = self.streaks[period - 1] + 1 if same else 0
+        self.turns = [*self.turns[1 - MAX_PERIOD :], mark]
+        if self.repeats() < 2:
+            self.told = False
+
+    def repeats(self) -> int:
+        """How often the latest pattern of turns (1 to `MAX_PERIOD` long) has now been seen in a row."""
+        return max(1 + streak // period for period, streak in enumerate(self.streaks, 1))
+
+    # -- checks, runs, sessions ------------------------------------------------------------------------
+
+    def _checked(self, event: ev.CheckFinished) -> None:
+        self.checks.append(event)
+
+    def _cancelled(self, event: ev.CancelRequested) -> None:
+        if self.run is not None and self.run.active:
+            self.run.cancelled, self.run.cancel_reason = True, event.reason or event.by
+
+    def _run_started(self, event: ev.RunStarted) -> None:
+        self.transcript.extend(self.outgoing(()))
+        self.turn, self.joined, self.answered = [], 0, None
+        self.run = RunState(event.run_id, first_request=event.first_request)
+        self.finished = None
+        self.request = None
+        self.checks, self.turns, self.streaks, self.told = [], [], [0] * MAX_PERIOD, False
+
+    def _run_finished(self, event: ev.RunFinished) -> None:
+        self.finished = event
+        self.request = None
+        if self.run is not None:
+            self.run.active = False
+        if self.checks and all(check.passed for check in self.checks):
+            self.armed = False
+
+    def _opened(self, event: ev.SessionOpened) -> None:
+        """A new process: what was in flight is lost, and no grant of the old one is used silently."""
+        self.epoch = event.epoch
+        if self.request is not None and self.request.open:
+            self.request.open, self.request.lost = False, True
+        self.checks = []
+        if self.run is not None and self.run.active and self.run.wrote:
+            self.armed = True
+        for entry in self.turn:
+            if entry.status == "started":
+                entry.status = "lost"
+            elif entry.status in ("asked", "allowed"):
+                doubted = entry.about == "doubt"
+                entry.stale = entry.status == "asked" and not doubted
+                entry.status = "lost" if doubted else "new"
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """The state as JSON, without transcript and ids."""
+        return _PLAIN.encode(msgspec.structs.replace(self, transcript=[], ids=set()))
+
+    def _restore(self, event: ev.SessionSnapshot) -> None:
+        saved = _STATES.decode(event.state)
+        for name in self.__struct_fields__:
+            if name not in ("transcript", "ids"):
+                setattr(self, name, getattr(saved, name))
+
+
+_SORTED = msgspec.json.Encoder(order="sorted")
+_PLAIN = msgspec.json.Encoder()
+_STATES = msgspec.json.Decoder(State)
+
+
+def fold(events: Any) -> State:
+    """The state after these events, from the beginning (or from a snapshot's first needed line)."""
+    state = State()
+    for event in events:
+        state.apply(event)
+    return state

@@ -1,0 +1,101 @@
+"""A recorded session as a model: its answers, failures included, in the order they came.
+
+Strict, it compares the SHA-256 of each request with the recorded one, and the first difference fails with
+a diff of what was sent then and now: a session recorded once is a regression test for ever.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+
+from latchstep.core.chunk import Chunk, Completed, Delta, Failed
+from latchstep.core.event import Event, MessageCompleted, ModelFailed, ModelRequested, RunStarted
+from latchstep.core.message import Message, Text, Thinking
+from latchstep.core.project import Projection
+from latchstep.core.state import State
+from latchstep.errors import DefinitionError, ModelError
+
+from .base import Request
+
+_KINDS = {"MODEL_PROTOCOL_ERROR": "protocol", "CONTEXT_FULL": "context_overflow", "FILTERED": "filtered"}
+
+
+class Cassette:
+    """Plays back the events of a session. Asked once too often, it raises ModelError("bad_request")."""
+
+    def __init__(self, events: Iterable[Event], *, strict: bool = True) -> None:
+        self._events = list(events)
+        self._strict = strict
+        self._answers = [e for e in self._events if isinstance(e, MessageCompleted | ModelFailed)]
+        self._requests = _requests(self._events)
+        started = next((e for e in self._events if isinstance(e, RunStarted)), None)
+        if started is None:
+            raise DefinitionError("a cassette needs the events of a session in which a run was started")
+        self.name = started.model
+
+    async def stream(self, request: Request) -> AsyncIterator[Chunk]:
+        place = request.place
+        if place < len(self._answers):
+            recorded = self._requests[place]
+            if self._strict and recorded.sha256 and recorded.sha256 != request.sha256:
+                raise ModelError("bad_request", self._difference(recorded, request))
+        answer = self._answer(place)
+        while isinstance(answer, ModelFailed) and answer.next == "retry":
+            yield Failed(kind=answer.kind, message=answer.message, retry_in=0.0, usage=answer.usage)
+            place += 1
+            answer = self._answer(place)
+        if isinstance(answer, ModelFailed):
+            if answer.next == "ask_again":
+                yield Completed(blocks=(), stop_reason="stop", usage=answer.usage)
+                return
+            kind = _KINDS.get(answer.kind, answer.kind.removeprefix("MODEL_").lower())
+            raise ModelError(kind, answer.message)  # type: ignore[arg-type]
+        for block in answer.message.blocks:
+            if isinstance(block, Text | Thinking):
+                yield Delta("text" if isinstance(block, Text) else "thinking", block.text)
+        yield Completed(
+            blocks=answer.message.blocks,
+            stop_reason=answer.stop_reason,
+            raw_stop_reason=answer.raw_stop_reason,
+            usage=answer.usage,
+            cost=answer.cost,
+            response_id=answer.message.id.removeprefix("message-"),
+        )
+
+    def _answer(self, place: int) -> MessageCompleted | ModelFailed:
+        if place < len(self._answers):
+            return self._answers[place]
+        raise ModelError(
+            "bad_request", f"the cassette has {len(self._answers)} answers; number {place + 1} was asked for"
+        )
+
+    def _difference(self, recorded: ModelRequested, request: Request) -> str:
+        """A readable diff of the projected messages, or the news that prompt or tools differ."""
+        state = State()
+        for event in self._events:
+            if event is recorded:
+                break
+            state.apply(event)
+        then = Projection().feed([*state.transcript, *state.outgoing(recorded.carries)])
+        diff = difflib.unified_diff(_lines(then), _lines(request.messages), "recorded", "now", lineterm="", n=1)
+        text = "\n".join(diff) or "the messages are equal: the system prompt or the tools differ"
+        return f"{request.request_id} is not the request that was recorded:\n{text}"
+
+
+def _requests(events: list[Event]) -> list[ModelRequested]:
+    """For each answer, the request it answered."""
+    found, latest = [], None
+    for event in events:
+        if isinstance(event, ModelRequested):
+            latest = event
+        elif isinstance(event, MessageCompleted | ModelFailed):
+            assert latest is not None
+            found.append(latest)
+    return found
+
+
+def _lines(messages: Iterable[Message]) -> list[str]:
+    return [msgspec.json.encode((message.role, message.blocks)).decode() for message in messages]

@@ -1,0 +1,125 @@
+"""The composition root: from what a caller declares to a kit and the rules. Nothing else puts parts together."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from latchstep.core.message import ToolCall
+from latchstep.core.rules import RUN, Limits, OnDoubt, OnStaleApproval, Rules, Traits, Verdict
+from latchstep.errors import DefinitionError
+from latchstep.model.base import Model
+from latchstep.tool.base import Tool
+from latchstep.tool.define import render, tool
+
+from .kit import Checker, Kit, no_checks
+
+Policy = Callable[[ToolCall, Traits], Verdict]
+"""May this call run? Pure. It sees only calls whose tool exists and whose arguments are valid."""
+
+
+def allow_declared(call: ToolCall, traits: Traits) -> Verdict:
+    """A library agent's default: the developer declared the tool, so it may run."""
+    return RUN
+
+
+def toolbox(tools: Iterable[Any]) -> dict[str, Tool]:
+    """Tools by name, in their order. A plain function becomes one (effect `write`, never repeated)."""
+    box: dict[str, Tool] = {}
+    for given in tools:
+        if not isinstance(given, Tool) and not callable(given):
+            raise DefinitionError(f"a tool is a function or a Tool, not {type(given).__name__}")
+        made = given if isinstance(given, Tool) else tool(given)
+        if made.name in box:
+            raise DefinitionError(f"two tools are named {made.name!r}; names must differ")
+        box[made.name] = made
+    return box
+
+
+def resolve_model(given: Any) -> Model:
+    """A model object as it is, a name through the catalogue."""
+    if isinstance(given, str):
+        from latchstep.model.catalog import model
+
+        return model(given)
+    if not isinstance(given, Model):
+        raise DefinitionError(f"a model is a name or an object with `name` and `stream`, not {type(given).__name__}")
+    return given
+
+
+def build_kit(  # one argument a part: this is where they meet
+    model: Any,
+    tools: Sequence[Any] = (),
+    system: str | None = None,
+    *,
+    workspace: str | Path | None = None,
+    check: Checker | None = None,
+    approve: Callable[..., Any] | None = None,
+    deps: Any = None,
+    **more: Any,
+) -> Kit:
+    return Kit(
+        model=resolve_model(model),
+        tools=toolbox(tools),
+        render=render,
+        system=system or "",
+        workspace=Path(workspace) if workspace is not None else None,
+        check=check or no_checks,
+        approve=approve,
+        deps=deps,
+        **more,
+    )
+
+
+def build_rules(
+    kit: Kit,
+    *,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
+    checks: Sequence[str] = (),
+    on_doubt: OnDoubt = "report",
+    on_stale_approval: OnStaleApproval = "ask",
+    strict_protocol: bool = False,
+) -> Rules:
+    """The rules over a kit. Raises DefinitionError for a choice that does not exist."""
+    if on_doubt not in ("report", "ask", "fail"):
+        raise DefinitionError(f"on_doubt must be 'report', 'ask' or 'fail', not {on_doubt!r}")
+    if on_stale_approval not in ("ask", "abandon"):
+        raise DefinitionError(f"on_stale_approval must be 'ask' or 'abandon', not {on_stale_approval!r}")
+    if isinstance(checks, str) or not all(isinstance(command, str) and command.strip() for command in checks):
+        raise DefinitionError("checks is a list of commands")
+    traits = {
+        name: Traits(made.effect, made.replay, made.settle is not None, made.alone) for name, made in kit.tools.items()
+    }
+    may = policy or allow_declared
+
+    def judge(call: ToolCall) -> Verdict:
+        rejection = examine(kit, call)
+        return Verdict("reject", rejection) if rejection else may(call, traits[call.name])
+
+    return Rules(
+        judge=judge,
+        traits=lambda name: traits.get(name, Traits()),
+        limits=limits or Limits(),
+        checks=tuple(checks),
+        on_doubt=on_doubt,
+        on_stale_approval=on_stale_approval,
+        strict_protocol=strict_protocol,
+    )
+
+
+def examine(kit: Kit, call: ToolCall) -> str:
+    """Why this call cannot run, in words that say what would be valid; "" if it can."""
+    if call.name not in kit.tools:
+        close = difflib.get_close_matches(call.name, kit.tools, n=3, cutoff=0.4)
+        names = ", ".join(close or sorted(kit.tools)[:20]) or "none"
+        return f"Rejected: there is no tool named {call.name[:80]!r}. {'Did you mean' if close else 'Tools'}: {names}."
+    if call.flaw:
+        return f"Rejected: {call.flaw}. Send the arguments of {call.name} as one JSON object."
+    try:
+        kit.validated(call)
+    except ValueError as error:
+        return f"Rejected: {error}"
+    return ""

@@ -1,0 +1,183 @@
+"""Hands recorded events to those who watch.
+
+The caller's own iterator goes in lockstep: the driver waits until it has come back for more. Other watchers
+have bounded queues in which deltas merge; one that lags goes on from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from msgspec.structs import replace
+
+from latchstep.core.event import TRANSIENT, Event, ModelDelta
+
+AHEAD = 32
+"""Transient events that may lie between the driver and the caller's iterator."""
+
+QUEUE = 1024
+"""Events a watcher may lag behind before it is sent to the journal."""
+
+
+class Lockstep:
+    """The caller's iterator over one run: every event, in order; the driver waits for it.
+
+    Dropping it detaches it: the run goes on alone.
+    """
+
+    def __init__(self, hub: Hub, backlog: Iterator[Event], done: Callable[[], bool]) -> None:
+        self._hub, self._done = hub, done
+        self._buffer: deque[Event] = deque(backlog)
+        self._consumer: asyncio.Future[None] | None = None
+        self._producer: asyncio.Future[None] | None = None
+        self._waits = True
+
+    def __aiter__(self) -> Lockstep:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._buffer:
+            if self._done():
+                self.close()
+                raise StopAsyncIteration
+            self._release()
+            self._consumer = asyncio.get_running_loop().create_future()
+            try:
+                await self._consumer
+            finally:
+                self._consumer = None
+        return self._buffer.popleft()
+
+    def put(self, event: Event) -> None:
+        self._buffer.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        if self._consumer is not None and not self._consumer.done():
+            self._consumer.set_result(None)
+
+    async def drained(self, ahead: int) -> None:
+        """Return when the caller has at most `ahead` events before it; with 0, when it asks for the next."""
+        while self._waits and (len(self._buffer) > ahead or (ahead == 0 and self._consumer is None)):
+            self._producer = asyncio.get_running_loop().create_future()
+            await self._producer
+            if ahead == 0 and not self._buffer:
+                return
+
+    def _release(self) -> None:
+        if self._producer is not None and not self._producer.done():
+            self._producer.set_result(None)
+
+    def let_go(self) -> None:
+        """The driver no longer waits for the caller: the run is being stopped."""
+        self._waits = False
+        self._release()
+
+    def close(self) -> None:
+        """Detach: the driver no longer waits, and nothing more comes."""
+        self._waits = False
+        if self._hub.lockstep is self:
+            self._hub.lockstep = None
+        self._release()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except RuntimeError:  # the event loop is already closed
+            pass
+
+
+class Watcher:
+    """Another pair of eyes on a session. It never slows the driver."""
+
+    def __init__(self, hub: Hub, read: Callable[[int], Iterator[Event]], after: int) -> None:
+        self._hub, self._read, self._seq = hub, read, after
+        self._queue: deque[Event] = deque()
+        self._lagging = True
+        self._closed = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def put(self, event: Event) -> None:
+        last = self._queue[-1] if self._queue else None
+        if (
+            isinstance(event, ModelDelta)
+            and isinstance(last, ModelDelta)
+            and (last.request_id, last.kind, last.call_id) == (event.request_id, event.kind, event.call_id)
+        ):
+            self._queue[-1] = replace(event, piece=last.piece + event.piece)
+        elif len(self._queue) >= QUEUE:
+            self._queue.clear()
+            self._lagging = True
+        elif not self._lagging:
+            self._queue.append(event)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def close(self) -> None:
+        self._closed = True
+        self._hub.watchers.discard(self)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Stored events after the given `seq` from the journal, then everything as it happens."""
+        try:
+            while True:
+                if self._lagging:
+                    self._lagging = False
+                    for event in self._read(self._seq):
+                        self._seq = event.seq
+                        yield event
+                while self._queue:
+                    event = self._queue.popleft()
+                    if not isinstance(event, TRANSIENT):
+                        if event.seq <= self._seq:
+                            continue
+                        self._seq = event.seq
+                    yield event
+                if self._lagging:
+                    continue
+                if self._closed:
+                    return
+                self._waiting = asyncio.get_running_loop().create_future()
+                await self._waiting
+        finally:
+            self.close()
+
+
+class Hub:
+    """All who watch one session."""
+
+    def __init__(self) -> None:
+        self.lockstep: Lockstep | None = None
+        self.watchers: set[Watcher] = set()
+        self._unyielded = 0
+
+    def publish(self, event: Event) -> None:
+        if self.lockstep is not None:
+            self.lockstep.put(event)
+        for watcher in self.watchers:
+            watcher.put(event)
+
+    async def shown(self) -> None:
+        """After stored events: let the caller see them, and everything else run, before going on."""
+        self._unyielded = 0
+        if self.lockstep is not None:
+            await self.lockstep.drained(0)
+        else:
+            await asyncio.sleep(0)
+
+    async def passed(self) -> None:
+        """After a transient event: bounded run-ahead, and a cancel still gets in."""
+        self._unyielded += 1
+        if self.lockstep is not None:
+            await self.lockstep.drained(AHEAD)
+        if self._unyielded >= AHEAD:
+            self._unyielded = 0
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        for watcher in list(self.watchers):
+            watcher.close()

@@ -1,0 +1,67 @@
+"""What a session works with: a model, tools, a prompt and a way to run checks. Built in `build`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from latchstep.core.event import Question
+from latchstep.core.message import ToolCall
+from latchstep.errors import LatchstepError
+from latchstep.model.base import Model, ToolSpec
+from latchstep.tool.base import Output, Tool
+
+Checker = Callable[[str], Awaitable[tuple[int | None, str]]]
+"""Runs a check command: exit status (negative for a signal, None if it never ended by itself) and output."""
+
+
+async def no_checks(command: str) -> tuple[int | None, str]:
+    raise LatchstepError("this session has no way to run checks; give the agent a workspace")
+
+
+@dataclass(slots=True)
+class Kit:
+    """Everything a run uses and no event decides. Stable over a session: its prompt digest is recorded.
+
+    on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
+    on_close(): ends what belongs to the session, such as its spawner.
+    """
+
+    model: Model
+    tools: Mapping[str, Tool]
+    render: Callable[[Any], Output]
+    system: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    check: Checker = no_checks
+    workspace: Path | None = None
+    deps: Any = None
+    approve: Callable[[Question], Any] | None = None
+    setup: dict[str, Any] = field(default_factory=dict)
+    head: str = ""
+    on_open: Callable[[dict[str, str]], None] = lambda seen: None
+    on_close: Callable[[], Awaitable[None]] | None = None
+    specs: tuple[ToolSpec, ...] = field(init=False)
+    specs_json: bytes = field(init=False)
+    prompt_digest: bytes = field(init=False)
+    _valid: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.specs = tuple(ToolSpec(t.name, t.description, t.schema) for t in self.tools.values())
+        self.specs_json = msgspec.json.encode(self.specs, order="sorted")
+        self.prompt_digest = sha256(self.system.encode() + b"\0" + self.specs_json).digest()
+
+    def validated(self, call: ToolCall) -> dict[str, Any]:
+        """Arguments as the tool takes them; raises ValueError. Kept for the turn, so that one parse serves all."""
+        known = self._valid.get(call.id)
+        if known is None:
+            known = self._valid[call.id] = self.tools[call.name].validate(call.arguments)
+        return known
+
+    def forget_calls(self) -> None:
+        """A new answer came: the calls of the last turn are history."""
+        self._valid.clear()

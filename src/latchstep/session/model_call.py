@@ -1,0 +1,135 @@
+"""Performs `CallModel`: one request out, deltas shown as they come, one answer or one failure recorded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from latchstep.core.accept import accept
+from latchstep.core.action import CallModel
+from latchstep.core.chunk import Chunk, Completed, Delta, Failed
+from latchstep.core.event import MessageCompleted, ModelDelta, ModelFailed, ModelRequested
+from latchstep.core.message import clean
+from latchstep.errors import JournalError, ModelError
+from latchstep.model.base import Request
+
+from .crew import Crew
+
+if TYPE_CHECKING:
+    from .session import Session
+
+RUN_KINDS = {"protocol": "MODEL_PROTOCOL_ERROR", "context_overflow": "CONTEXT_FULL", "filtered": "FILTERED"}
+"""Error kinds of a run that do not simply read `MODEL_` and the model error's kind."""
+
+
+async def call_model(session: Session, action: CallModel) -> None:
+    """Ask, show what comes, and record one answer or one failure."""
+    view = session.projection.feed(session.unprojected(action.carries))
+    digest = session.projection.sha256(session.kit.prompt_digest)
+    requested = ModelRequested(
+        request_id=action.request_id,
+        attempt=action.attempt,
+        because=action.because,
+        carries=action.carries,
+        sha256=digest,
+    )
+    await session.emit(requested)
+    session.projected = len(session.state.transcript)
+    if session.interrupted:
+        return
+    request = Request(
+        request_id=action.request_id,
+        messages=view,
+        system=session.kit.system,
+        tools=session.kit.specs,
+        place=session.state.place,
+        attempt=action.attempt,
+        options=session.kit.options,
+        sha256=digest,
+    )
+    crew = session.new_crew()
+    crew.start(action.request_id, _answer(session, request, crew), session.limits.stream_timeout)
+    async for ended in crew.ended():
+        if ended.how == "interrupted":
+            return
+        value, error = ended.outcome()
+        if ended.how == "timed_out":
+            error = ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout)")
+        event = accept(value, session.state, session.kit.model.name) if error is None else _failure(session, error)
+        if isinstance(event, MessageCompleted):
+            session.kit.forget_calls()
+        await session.emit(event)
+
+
+async def _answer(session: Session, request: Request, crew: Crew) -> Completed:
+    """Drain the stream to its end; only then is its terminal event believed."""
+    answer: Completed | None = None
+    async with aclosing(_closable(session.kit.model.stream(request))) as chunks:
+        async for chunk in chunks:
+            crew.touch(request.request_id)
+            if isinstance(chunk, Delta):
+                delta = ModelDelta(
+                    request_id=request.request_id,
+                    kind=chunk.kind,
+                    piece=chunk.piece,
+                    call_id=chunk.call_id,
+                    name=chunk.name,
+                )
+                await session.show(delta)
+            elif isinstance(chunk, Failed):
+                answer = None
+                crew.touch(request.request_id, chunk.retry_in)
+                await _attempt_failed(session, request, chunk)
+            elif answer is None:
+                answer = chunk
+            else:
+                raise ModelError("protocol", "the model's stream completed twice")
+    if answer is None:
+        raise ModelError("protocol", "the model's stream ended without its terminal event")
+    return answer
+
+
+async def _closable(stream: Any) -> AsyncGenerator[Chunk, None]:
+    """Any async iterable as one that is closed with us."""
+    try:
+        async for chunk in stream:
+            yield chunk
+    finally:
+        if (close := getattr(stream, "aclose", None)) is not None:
+            await close()
+
+
+async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> None:
+    """A wrapper discards an attempt and asks again: both are recorded."""
+    open_request = session.state.request
+    attempt = open_request.attempt if open_request is not None else request.attempt
+    failed = ModelFailed(
+        request_id=request.request_id,
+        attempt=attempt,
+        kind=chunk.kind,
+        message=clean(chunk.message),
+        next="retry",
+        retry_in=chunk.retry_in,
+        usage=chunk.usage,
+    )
+    again = ModelRequested(request_id=request.request_id, attempt=attempt + 1, because="retry")
+    await session.emit(failed)
+    await session.emit(again)
+
+
+def _failure(session: Session, error: BaseException) -> ModelFailed:
+    request = session.state.request
+    assert request is not None
+    kind, message = "MODEL_ERROR", f"{type(error).__name__}: {error}"
+    if isinstance(error, ModelError):
+        kind, message = RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}"), error.message
+    elif isinstance(error, JournalError):
+        raise error
+    return ModelFailed(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        kind=kind,
+        message=clean(message),
+        next="give_up",
+    )

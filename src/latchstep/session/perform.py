@@ -1,0 +1,295 @@
+"""The one place where things are done: each action of `decide`, and what is recorded of it.
+
+Every function here ends with the consequences recorded, whatever happened, or with the session interrupted;
+`decide` then says what that means.
+"""
+
+from __future__ import annotations
+
+import inspect
+from hashlib import sha256
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from latchstep.core import wording
+from latchstep.core.action import Action, Ask, CallModel, Check, Note, RunTools, Settle
+from latchstep.core.calls import in_doubt, result
+from latchstep.core.event import ApprovalRequested, CheckFinished, CheckStarted, Question, ToolFinished, ToolStarted
+from latchstep.core.message import Outcome, clean
+from latchstep.core.state import OpenCall
+from latchstep.errors import FatalToolError, JournalError, ToolError
+from latchstep.tool.base import Context
+
+from .crew import Member
+from .model_call import call_model
+from .threads import in_thread
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_SORTED = msgspec.json.Encoder(order="sorted")
+
+
+def fingerprint(name: str, arguments: dict[str, Any], found: Any) -> str:
+    """SHA-256 over exactly what will run. A grant is bound to it."""
+    return sha256(_SORTED.encode((name, arguments, found))).hexdigest()
+
+
+async def perform(session: Session, action: Action) -> None:
+    """Do what `decide` said. An action without a case here is a broken promise, not a no-op."""
+    match action:
+        case Note():
+            await session.emit(*action.events)
+        case CallModel():
+            await call_model(session, action)
+        case RunTools():
+            await run_tools(session, action)
+        case Ask():
+            await ask(session, action)
+        case Settle():
+            await settle(session, action)
+        case Check():
+            await check(session, action)
+        case _:
+            raise TypeError(f"no way to perform {action!r}")
+
+
+# -- tools ---------------------------------------------------------------------------------------------
+
+
+async def run_tools(session: Session, action: RunTools) -> None:
+    """Intents first, on disk if any has effects; then the group runs together; then each result."""
+    entries = [session.state.open_call(call_id) for call_id in action.calls]
+    contexts = {entry.call.id: session.context(entry) for entry in entries}
+    entries = await _prepared(session, entries, contexts)
+    if not entries or session.interrupted:
+        return
+    started = [_intent(session, entry, contexts[entry.call.id]) for entry in entries]
+    await session.emit(*started)
+    if any(event.effect == "write" for event in started):
+        await session.sync()
+    if session.interrupted:
+        await session.note_interrupt()
+        text = wording.not_started("the run was stopped before it began")
+        await session.emit(*(result(entry, "not_started", text, True) for entry in entries))
+        return
+    await _run_group(session, entries, contexts)
+
+
+async def _prepared(session: Session, entries: list[OpenCall], contexts: dict[str, Context]) -> list[OpenCall]:
+    """Run each `prepare` not already run for a question. What cannot be prepared ends here, unstarted."""
+    todo = [e for e in entries if not e.question and session.kit.tools[e.call.name].prepare is not None]
+    if not todo:
+        return entries
+    failed = await prepare(session, todo, contexts)
+    return [entry for entry in entries if entry.call.id not in failed]
+
+
+async def prepare(session: Session, entries: list[OpenCall], contexts: dict[str, Context]) -> set[str]:
+    """Fill `context.found`; ids of the calls whose `prepare` failed, their results recorded."""
+    crew = session.new_crew()
+    by_id = {entry.call.id: entry for entry in entries}
+    failed: set[str] = set()
+    for entry in entries:
+        tool = session.kit.tools[entry.call.name]
+        assert tool.prepare is not None
+        arguments = session.kit.validated(entry.call)
+        work = _run(tool.prepare, (arguments, contexts[entry.call.id]), tool.thread)
+        crew.start(entry.call.id, work, tool.timeout or session.limits.tool_timeout)
+    async for ended in crew.ended():
+        entry = by_id[ended.key]
+        value, error = ended.outcome()
+        if ended.how == "done" and error is None:
+            contexts[ended.key].found = msgspec.to_builtins(value)
+            continue
+        failed.add(ended.key)
+        if ended.how == "timed_out":
+            error = ToolError(f"preparing took longer than {ended.seconds:g} s; nothing was run")
+        if error is not None:
+            await session.emit(_raised(session, entry, error))
+    return failed
+
+
+def _intent(session: Session, entry: OpenCall, context: Context) -> ToolStarted:
+    tool = session.kit.tools[entry.call.name]
+    digest = fingerprint(entry.call.name, entry.call.arguments, context.found)
+    if entry.question and entry.about == "run" and digest != entry.question:
+        raise FatalToolError(f"{entry.call.name}: what would run is not what was approved")
+    return ToolStarted(
+        call_id=entry.call.id,
+        name=entry.call.name,
+        sha256=digest,
+        effect=tool.effect,
+        replay=tool.replay,
+        idempotency_key=context.idempotency_key,
+        found=context.found,
+    )
+
+
+async def _run_group(session: Session, entries: list[OpenCall], contexts: dict[str, Context]) -> None:
+    crew = session.new_crew()
+    by_id = {entry.call.id: entry for entry in entries}
+    began = perf_counter()
+    for entry in entries:
+        tool = session.kit.tools[entry.call.name]
+        context = contexts[entry.call.id]
+        context.progress = session.progress(entry.call.id)
+        arguments = dict(session.kit.validated(entry.call))
+        if tool.context:
+            arguments[tool.context] = context
+        work = _run(tool.function, (), tool.thread, arguments)
+        crew.start(entry.call.id, work, tool.timeout or session.limits.tool_timeout)
+    async for ended in crew.ended():
+        event = _finished(session, by_id[ended.key], contexts[ended.key], ended)
+        await session.emit(replace(event, duration=round(perf_counter() - began, 6)))
+
+
+async def _run(function: Any, args: tuple[Any, ...], thread: bool, kwargs: dict[str, Any] | None = None) -> Any:
+    """Call a tool's function, async or not. What would end the process becomes an ordinary error."""
+    kwargs = kwargs or {}
+    try:
+        if inspect.iscoroutinefunction(function) or not thread:
+            value = function(*args, **kwargs)
+        else:
+            value = await in_thread(lambda: function(*args, **kwargs))
+        return await value if inspect.isawaitable(value) else value
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise ToolError(f"the tool raised {type(error).__name__}({error})") from error
+
+
+def _finished(session: Session, entry: OpenCall, context: Context, ended: Member) -> ToolFinished:
+    """How the call ended, in the terms of the record."""
+    if ended.how == "timed_out":
+        text = wording.timed_out(ended.seconds, _captured(session, context))
+        return _ended(entry, "timed_out", text + _deaf(ended))
+    if ended.how == "interrupted":
+        text = wording.interrupted(session.why_interrupted(), _captured(session, context))
+        return _ended(entry, "interrupted", text + _deaf(ended))
+    value, error = ended.outcome()
+    if error is not None:
+        return _raised(session, entry, error)
+    try:
+        output = session.kit.render(value)
+    except ToolError as unfit:
+        return _raised(session, entry, unfit)
+    content = output.content
+    if isinstance(content, str):
+        content = _bounded(session, content)
+    return ToolFinished(
+        call_id=entry.call.id,
+        name=entry.call.name,
+        outcome=output.outcome,
+        content=content,
+        is_error=output.is_error,
+        details=output.details,
+        output=output.output,
+    )
+
+
+def _ended(entry: OpenCall, outcome: Outcome, text: str) -> ToolFinished:
+    return result(entry, outcome, clean(text), True)
+
+
+def _raised(session: Session, entry: OpenCall, error: BaseException) -> ToolFinished:
+    """A tool's own error: its words for the model, and its siblings unaffected."""
+    if isinstance(error, JournalError):
+        raise error
+    words = str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+    text = _bounded(session, clean(words) or type(error).__name__)
+    return result(entry, "error", text, True, fatal=isinstance(error, FatalToolError))
+
+
+def _captured(session: Session, context: Context) -> str:
+    return _bounded(session, clean(context.captured))
+
+
+def _deaf(ended: Member) -> str:
+    return "\nIt did not stop when told to and may still be running." if ended.deaf else ""
+
+
+def _bounded(session: Session, text: str) -> str:
+    """At most `max_result` characters: head and tail, and how much is missing."""
+    most = session.limits.max_result
+    if len(text) <= most:
+        return text
+    head, tail = text[: most * 2 // 3], text[-(most // 3) :]
+    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out (max_result is {most}) …]\n{tail}"
+
+
+# -- questions, lost calls, checks ----------------------------------------------------------------------
+
+
+async def ask(session: Session, action: Ask) -> None:
+    """Prepare the calls and record the question: exactly what would run, bound by its digest."""
+    entries = [session.state.open_call(call_id) for call_id in action.calls]
+    reasons = dict(zip(action.calls, action.reasons, strict=True))
+    contexts = {entry.call.id: session.context(entry) for entry in entries}
+    if action.about == "run":
+        todo = [e for e in entries if session.kit.tools[e.call.name].prepare is not None]
+        failed = await prepare(session, todo, contexts) if todo else set()
+        entries = [entry for entry in entries if entry.call.id not in failed]
+    if not entries or session.interrupted:
+        return
+    questions = tuple(
+        Question(
+            call_id=entry.call.id,
+            name=entry.call.name,
+            sha256=fingerprint(entry.call.name, entry.call.arguments, contexts[entry.call.id].found),
+            reason=reasons[entry.call.id],
+            about=action.about,
+            found=contexts[entry.call.id].found,
+        )
+        for entry in entries
+    )
+    await session.emit(ApprovalRequested(questions=questions))
+
+
+async def settle(session: Session, action: Settle) -> None:
+    """Look the effect up; where that cannot tell, the policy for doubt says what happens."""
+    entry = session.state.open_call(action.call)
+    tool = session.kit.tools[entry.call.name]
+    assert tool.settle is not None
+    crew = session.new_crew()
+    work = _run(tool.settle, (session.kit.validated(entry.call), entry.found, session.context(entry)), tool.thread)
+    crew.start(action.call, work, tool.timeout or session.limits.tool_timeout)
+    async for ended in crew.ended():
+        if ended.how == "interrupted":
+            return
+        value, _ = ended.outcome()
+        if value == "done":
+            await session.emit(result(entry, "ok", wording.settled(True), False))
+        elif value == "not_done":
+            await session.emit(result(entry, "interrupted", wording.settled(False), True))
+        else:
+            await perform(session, in_doubt(entry, session.rules))
+
+
+async def check(session: Session, action: Check) -> None:
+    """Run one declared check. One that cannot be run has failed."""
+    await session.emit(CheckStarted(command=action.command, index=action.index))
+    if session.interrupted:
+        return
+    crew = session.new_crew()
+    crew.start(action.command, _run(session.kit.check, (action.command,), False), session.limits.tool_timeout)
+    async for ended in crew.ended():
+        if ended.how == "interrupted":
+            return
+        value, error = ended.outcome()
+        if ended.how == "timed_out":
+            status, output = None, f"stopped after {ended.seconds:g} s"
+        elif error is not None:
+            status, output = None, f"{type(error).__name__}: {error}"
+        else:
+            status, output = value
+        await session.emit(
+            CheckFinished(
+                command=action.command,
+                index=action.index,
+                passed=status == 0,
+                exit_status=status,
+                output=_bounded(session, clean(output)),
+            )
+        )

@@ -1,0 +1,394 @@
+"""The driver: asks `decide`, performs what it says, records what happened. Owns one journal.
+
+An event is in the journal before it is in the state, and in the state before anyone sees it. Nothing that
+matters lives in a local variable here: a resumed session is a fresh driver over the same events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from latchstep.core import event as ev
+from latchstep.core.action import Wait
+from latchstep.core.decide import decide
+from latchstep.core.message import Message, clean, user
+from latchstep.core.project import Projection
+from latchstep.core.rules import Limits, Rules
+from latchstep.core.state import OpenCall, State, fold
+from latchstep.errors import DefinitionError, SessionError
+from latchstep.journal.base import Journal
+from latchstep.tool.base import Context
+
+from .crew import Crew
+from .hub import Hub, Lockstep, Watcher
+from .kit import Kit
+from .perform import perform
+from .run import Run, RunResult
+
+SNAPSHOT_EVERY = 1 << 20
+"""Bytes of journal between two snapshots of the state."""
+
+
+class Session:
+    """Many runs on one journal. Not thread-safe: one event loop at a time uses it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        kit: Kit,
+        rules: Rules,
+        *,
+        program: str = "",
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
+        self.journal, self.kit, self.rules = journal, kit, rules
+        self.hub = Hub()
+        self.projection = Projection()
+        self.projected = 0
+        self._now, self._monotonic, self._new_id = now, monotonic, new_id
+        self._since, self._base = monotonic(), 0.0
+        self._part = 0
+        self._cancel: ev.CancelRequested | None = None
+        self._rang = False
+        self._crew: Crew | None = None
+        self._syncing: asyncio.Future[None] | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self._run: Run | None = None
+        self._snapshot_at = journal.size
+        self.state: State = fold(journal.live())
+        kit.on_open(self.state.seen)
+        opened = ev.SessionOpened(
+            epoch=self.state.epoch + 1, host=socket.gethostname(), pid=os.getpid(), program=program
+        )
+        self.record(opened)
+
+    # -- what can be asked of it -----------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self.state.session_id
+
+    @property
+    def limits(self) -> Limits:
+        return self.rules.limits
+
+    @property
+    def unfinished(self) -> bool:
+        """A run was started and has no ending yet: `resume` goes on with it."""
+        return self.state.run is not None and self.state.run.active
+
+    @property
+    def questions(self) -> tuple[OpenCall, ...]:
+        """The calls a person is being asked about."""
+        return tuple(entry for entry in self.state.turn if entry.status == "asked")
+
+    def stream(self, prompt: str | None = None, *, start: Sequence[Message] = (), first_request: int = 1) -> Run:
+        """A run for this prompt, begun when it is entered (`async with`) or awaited (`result()`).
+
+        Without a prompt the last turn is asked again (a retry). On an unfinished session the old run goes
+        on, and the prompt joins it. `start` are messages said before, recorded as they are.
+        """
+        if self._run is not None and not self._run.finished:
+            raise SessionError("a run is under way in this session; steer it, or wait for its result")
+        if prompt is not None:
+            self._readable(prompt)
+        self._run = Run(self, lambda: self._begin(prompt, start, first_request))
+        return self._run
+
+    async def run(self, prompt: str | None = None) -> RunResult:
+        """Run to the end. Cancelling the caller cancels the run."""
+        async with self.stream(prompt) as run:
+            return await run.result()
+
+    async def resume(self, prompt: str | None = None) -> RunResult:
+        """Go on with the unfinished run under its own id. Raises SessionError if there is none."""
+        if not self.unfinished:
+            raise SessionError("this session has no unfinished run")
+        return await self.run(prompt)
+
+    def watch(self, after: int = -1) -> AsyncIterator[ev.Event]:
+        """Everything stored after `after`, then everything as it happens, at the watcher's own pace."""
+        watcher = Watcher(self.hub, self.journal.read, after)
+        self.hub.watchers.add(watcher)
+        return watcher.events()
+
+    async def send(self, text: str, source: ev.Source = "steer") -> str:
+        """Accept a message for the run under way, or for the next one. Returns its id once it is on disk."""
+        self._readable(text)
+        message_id = f"{source}-{self._new_id()}"
+        await self.emit(ev.MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
+        await self.sync()
+        return message_id
+
+    async def withdraw(self, message_id: str) -> None:
+        """Take back a message that no request has carried yet. Raises SessionError."""
+        if all(queued.message_id != message_id for queued in self.state.queue):
+            raise SessionError(f"{message_id} is not waiting: it was delivered, withdrawn, or never accepted")
+        await self.emit(ev.MessageWithdrawn(message_id=message_id))
+        await self.sync()
+
+    async def answer(
+        self, call_id: str, decision: ev.Decision, *, by: str = "", rule: str = "", note: str = ""
+    ) -> None:
+        """Answer the question about one call. Raises SessionError if nobody asks about it."""
+        if decision not in ("allow", "deny"):
+            raise DefinitionError(f"decision must be 'allow' or 'deny', not {decision!r}")
+        asked = next((entry for entry in self.questions if entry.call.id == call_id), None)
+        if asked is None:
+            raise SessionError(f"no question is open about call {call_id!r}")
+        answered = ev.ApprovalAnswered(
+            call_id=call_id, decision=decision, sha256=asked.question, by=by, rule=rule, note=clean(note)
+        )
+        await self.emit(answered)
+        await self.sync()
+        self._wake()
+
+    def cancel(self, reason: str = "", by: str = "caller") -> None:
+        """Stop the run under way: no further model call, nothing left running. Returns at once."""
+        if self._cancel is None and self.unfinished:
+            self._cancel = ev.CancelRequested(by=by, reason=clean(reason))
+            self._interrupt()
+
+    async def close(self) -> None:
+        """End what belongs to the session and give up the journal. A run under way is cancelled."""
+        if self._run is not None:
+            await self._run.stop()
+        if self.kit.on_close is not None:
+            await self.kit.on_close()
+        self.hub.close()
+        self.journal.close()
+
+    def _readable(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise DefinitionError(f"a message is a string, not {type(text).__name__}")
+        if not text.strip():
+            raise SessionError("a blank message says nothing; it was not accepted")
+        if len(text) > self.limits.max_prompt:
+            raise SessionError(f"the message has {len(text)} characters; max_prompt is {self.limits.max_prompt}")
+
+    # -- recording -------------------------------------------------------------------------------------
+
+    def record(self, *events: ev.Event) -> None:
+        """The only way anything ever changes: journal, state, watchers, in this order."""
+        self._write(events)
+        for event in events:
+            self.hub.publish(event)
+
+    def _write(self, events: Sequence[ev.Event]) -> None:
+        now, elapsed = self._now(), self._elapsed()
+        run_id = self.state.run.run_id if self.unfinished and self.state.run is not None else ""
+        for event in events:
+            if isinstance(event, ev.RunStarted):
+                run_id = event.run_id
+            ev.stamp_time(event, now, run_id, elapsed)
+        self.journal.append(events)
+        self._part = 0
+        for event in events:
+            self.state.apply(event)
+
+    def _elapsed(self) -> float:
+        return round(self._base + self._monotonic() - self._since, 6) if self.unfinished else 0.0
+
+    async def emit(self, *events: ev.Event) -> None:
+        """Record, and let those who watch catch up. Never while a sync is under way."""
+        while self._syncing is not None:
+            await asyncio.shield(self._syncing)
+        if any(isinstance(event, ev.RunFinished) for event in events):
+            self._write(events)
+            await self.sync()
+            for event in events:
+                self.hub.publish(event)
+        else:
+            self.record(*events)
+        await self.hub.shown()
+
+    async def show(self, event: ev.Event) -> None:
+        """Show a transient event: it takes the last stored `seq` and the next `part`."""
+        self._part += 1
+        run = self.state.run
+        ev.stamp_time(event, self._now(), run.run_id if run is not None else "", self._elapsed())
+        ev.stamp(event, self.journal.head, self._part)
+        self.hub.publish(event)
+        await self.hub.passed()
+
+    async def sync(self) -> None:
+        """The barrier: everything recorded so far survives a power cut when this returns."""
+        while self._syncing is not None:
+            await asyncio.shield(self._syncing)
+        if self.journal.synced >= self.journal.head:
+            return
+        self._syncing = asyncio.get_running_loop().create_future()
+        try:
+            await self.journal.sync()
+        finally:
+            self._syncing.set_result(None)
+            self._syncing = None
+
+    # -- driving ---------------------------------------------------------------------------------------
+
+    async def _begin(self, prompt: str | None, start: Sequence[Message], first_request: int) -> None:
+        """Record the run's beginning, on disk before anything is done for it."""
+        self._cancel, self._rang = None, False
+        self._since = self._monotonic()
+        self._base = self.state.run.elapsed if self.unfinished and self.state.run is not None else 0.0
+        events: list[ev.Event] = [
+            ev.MessageAccepted(message_id=f"start-{number:03d}", source="start", message=message)
+            for number, message in enumerate(start, 1)
+        ]
+        if prompt is not None:
+            source: ev.Source = "steer" if self.unfinished else "prompt"
+            message_id = f"{source}-{self._new_id()}"
+            events.append(ev.MessageAccepted(message_id=message_id, source=source, message=user(prompt, message_id)))
+        if not self.unfinished:
+            events.append(
+                ev.RunStarted(
+                    run_id=f"run-{self._new_id()}",
+                    model=self.kit.model.name,
+                    limits=msgspec.to_builtins(self.limits),
+                    checks=self.rules.checks,
+                    system=self.journal.put_blob(self.kit.system.encode()),
+                    tools=self.journal.put_blob(self.kit.specs_json),
+                    first_request=first_request,
+                    head=self.kit.head,
+                    setup=self.kit.setup,
+                )
+            )
+        if events:
+            await self.emit(*events)
+        await self.sync()
+
+    async def pump(self) -> Wait:
+        """Decide and perform until nothing can happen by itself."""
+        while True:
+            await self.note_interrupt()
+            action = decide(self.state, self.rules)
+            if isinstance(action, Wait):
+                return action
+            await perform(self, action)
+            self._crew = None
+            if self.journal.size - self._snapshot_at >= SNAPSHOT_EVERY:
+                self._snapshot_at = self.journal.size
+                await self.emit(ev.SessionSnapshot(needed=0, state=msgspec.Raw(self.state.snapshot())))
+
+    async def woken(self) -> None:
+        """Return when a question was answered, or the run was interrupted."""
+        if not self.questions or self.interrupted:
+            return
+        self._woken = asyncio.get_running_loop().create_future()
+        try:
+            await self._woken
+        finally:
+            self._woken = None
+
+    def ring(self) -> None:
+        """The run's time is up."""
+        self._rang = True
+        self._interrupt()
+
+    @property
+    def interrupted(self) -> bool:
+        return self._cancel is not None or self._rang
+
+    def why_interrupted(self) -> str:
+        if self._cancel is None:
+            return f"max_seconds is {self.limits.max_seconds:g}" if self._rang else "the run was stopped"
+        reason = self._cancel.reason
+        return f"the run was cancelled: {reason}" if reason else "the run was cancelled"
+
+    async def note_interrupt(self) -> None:
+        """Record a wanted cancel or a passed deadline, once, before its consequences."""
+        run = self.state.run
+        if run is None or not run.active:
+            return
+        if self._cancel is not None and not run.cancelled:
+            await self.emit(self._cancel)
+        if self._rang and run.clock is None:
+            await self.emit(ev.ClockPassed(limit="max_seconds", seconds=self.limits.max_seconds or 0.0))
+
+    def _interrupt(self) -> None:
+        if self.hub.lockstep is not None:
+            self.hub.lockstep.let_go()
+        if self._crew is not None:
+            self._crew.interrupt()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    # -- for `perform` ---------------------------------------------------------------------------------
+
+    def new_crew(self) -> Crew:
+        self._crew = Crew(self.limits.grace, self.note_interrupt)
+        if self.interrupted:
+            self._crew.interrupt()
+        return self._crew
+
+    def unprojected(self, carries: tuple[str, ...]) -> list[Message]:
+        """What the next request says beyond the last one."""
+        return [*self.state.transcript[self.projected :], *self.state.outgoing(carries)]
+
+    def context(self, entry: OpenCall) -> Context:
+        directory = self.journal.directory
+        return Context(
+            call_id=entry.call.id,
+            idempotency_key=entry.key or f"{self.id}:{entry.call.id}",
+            workspace=self.kit.workspace,
+            outputs=directory / "outputs" if directory is not None else None,
+            deps=self.kit.deps,
+            found=entry.found,
+        )
+
+    def progress(self, call_id: str) -> Callable[[str], None]:
+        """A tool's way to show a line, callable from any thread."""
+        loop = asyncio.get_running_loop()
+
+        def show(text: str) -> None:
+            self._part += 1
+            event = ev.ToolOutput(call_id=call_id, text=clean(str(text)))
+            run = self.state.run
+            ev.stamp_time(event, self._now(), run.run_id if run is not None else "", self._elapsed())
+            ev.stamp(event, self.journal.head, self._part)
+            self.hub.publish(event)
+
+        def progress(text: str) -> None:
+            try:
+                loop.call_soon_threadsafe(show, text)
+            except RuntimeError:  # the loop is closed: nobody watches any more
+                pass
+
+        return progress
+
+    def question(self, entry: OpenCall) -> ev.Question:
+        """The question open about a call, as it was recorded."""
+        return ev.Question(
+            call_id=entry.call.id,
+            name=entry.call.name,
+            sha256=entry.question,
+            reason=entry.reason,
+            about=entry.about,
+            found=entry.found,
+            arguments=entry.call.arguments,
+        )
+
+    def follow(self, after: int, done: Callable[[], bool]) -> Lockstep:
+        """The caller's own iterator. There is one at a time."""
+        if self.hub.lockstep is not None:
+            raise SessionError("this run is already iterated; use session.watch() for more eyes")
+        self.hub.lockstep = Lockstep(self.hub, self.journal.read(after), done)
+        return self.hub.lockstep
+
+
+def new_session_id(now: float, token: Any = secrets.token_hex) -> str:
+    """`YYYYMMDD-HHMMSS-xxxxxx` in UTC: sorts by time, and is unique without asking anyone."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + "-" + str(token(3))
