@@ -45,9 +45,7 @@ _WHERE = {
     "ToolResult": "core.message",
     "Usage": "core.message",
     "Verdict": "core.rules",
-    "model": "model.catalog",
     "run_loop": "session.agent",
-    "tool": "tool.define",
 }
 
 __all__ = [
@@ -106,15 +104,17 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in ("model", "tool"):  # packages that are also the function of their name
+        return import_module(f"latchstep.{name}")
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module 'latchstep' has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(f"latchstep.{where}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted({*globals(), *__all__})

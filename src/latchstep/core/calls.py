@@ -11,7 +11,7 @@ from . import wording
 from .action import Action, Ask, Note, RunTools, Settle, Wait
 from .event import ApprovalAbandoned, Event, ToolFinished
 from .message import Outcome
-from .rules import Rules, Verdict
+from .rules import RUN, Rules, Verdict
 from .state import OpenCall, RunState, State
 
 
@@ -22,33 +22,41 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
         return Note(vetoed)
     if run.error is not None and waiting:
         return Note(tuple(not_started(entry, "the run failed") for entry in waiting))
+    closed: list[Event] = []
+    asks: list[OpenCall] = []
+    reasons: list[str] = []
     for entry in waiting:
         if entry.status == "lost" and (action := _lost(entry, rules)) is not None:
             return action
-    verdicts = {entry.call.id: rules.judge(entry.call) for entry in waiting if entry.status in ("new", "lost")}
-    if closed := tuple(filter(None, (_closed(entry, verdicts.get(entry.call.id)) for entry in waiting))):
-        return Note(closed)
-    asks = [entry for entry in waiting if entry.call.id in verdicts and verdicts[entry.call.id].kind == "ask"]
+        verdict = rules.judge(entry.call) if entry.status in ("new", "lost") else RUN
+        if (event := _closed(entry, verdict)) is not None:
+            closed.append(event)
+        elif verdict.kind == "ask":
+            asks.append(entry)
+            reasons.append(verdict.text)
+    if closed:
+        return Note(tuple(closed))
     if stale := [entry for entry in asks if entry.stale and rules.on_stale_approval == "abandon"]:
         abandoned = ApprovalAbandoned(call_ids=tuple(entry.call.id for entry in stale), reason="the process ended")
         return Note((abandoned, *(result(entry, "not_started", wording.abandoned(), True) for entry in stale)))
     if asks:
-        ids = tuple(entry.call.id for entry in asks)
-        return Ask(ids, tuple(verdicts[call_id].text for call_id in ids))
-    if any(entry.status == "asked" for entry in state.turn):
+        return Ask(tuple(entry.call.id for entry in asks), tuple(reasons))
+    if len(waiting) < state.pending:
         return Wait("answer")
     return _group(waiting, run, rules)
 
 
 def _vetoed(state: State, run: RunState, rules: Rules, waiting: list[OpenCall]) -> tuple[Event, ...]:
     """The response itself forbids that its calls run: it was cut, filtered, refused, or contradicts itself."""
+    if state.stop == "tool_calls" or (state.stop == "stop" and not rules.strict_protocol):
+        return ()
     fresh = [entry for entry in waiting if entry.status == "new"]
     if state.stop == "length":
         text = wording.truncated(run.output_tokens)
         return tuple(result(entry, "truncated", text, True) for entry in fresh)
     if state.stop in ("filtered", "refused"):
         return tuple(not_started(entry, f"the answer was {state.stop}") for entry in fresh)
-    if rules.strict_protocol and state.stop != "tool_calls" and len(fresh) == len(state.turn):
+    if rules.strict_protocol and len(fresh) == len(state.turn):
         return tuple(not_started(entry, f"the stop reason was {state.stop!r}") for entry in fresh)
     return ()
 
@@ -74,13 +82,13 @@ def in_doubt(entry: OpenCall, rules: Rules) -> Action:
             return Note((result(entry, "interrupted", wording.lost(), True),))
 
 
-def _closed(entry: OpenCall, verdict: Verdict | None) -> ToolFinished | None:
+def _closed(entry: OpenCall, verdict: Verdict) -> ToolFinished | None:
     """The result of a call that may not run; None for one that may, or must be asked about."""
     if entry.status == "denied":
         if entry.about == "doubt":
             return result(entry, "interrupted", wording.lost(), True)
         return result(entry, "denied", wording.denied(entry.note, entry.by), False)
-    if verdict is None or verdict.kind in ("run", "ask"):
+    if verdict.kind in ("run", "ask"):
         return None
     if verdict.kind == "refuse":
         return result(entry, "denied", wording.denied(verdict.text), False)
@@ -104,6 +112,11 @@ def _group(waiting: list[OpenCall], run: RunState, rules: Rules) -> Action:
 def _shares(entry: OpenCall, rules: Rules) -> bool:
     traits = rules.traits(entry.call.name)
     return traits.effect == "read" and not traits.alone
+
+
+def held_back(state: State) -> bool:
+    """A call of this turn was not run, since a bound forbade it."""
+    return any(entry.result is not None and entry.result.outcome == "not_started" for entry in state.turn)
 
 
 def result(entry: OpenCall, outcome: Outcome, text: str, is_error: bool, *, fatal: bool = False) -> ToolFinished:

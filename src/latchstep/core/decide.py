@@ -10,7 +10,7 @@ from typing import Literal
 
 from . import wording
 from .action import Action, CallModel, Check, Note, Wait
-from .calls import next_of_calls, not_started, result
+from .calls import held_back, next_of_calls, not_started, result
 from .event import (
     Because,
     ErrorInfo,
@@ -31,7 +31,7 @@ def decide(state: State, rules: Rules) -> Action:
         return Wait("idle")
     if run.cancelled or run.clock is not None:
         return _stop(state, run)
-    if any(entry.status != "finished" for entry in state.turn):
+    if state.pending:
         return next_of_calls(state, run, rules)
     if run.error is not None:
         return _finish(state, "failed", run.error)
@@ -78,12 +78,14 @@ def _results(state: State, run: RunState, rules: Rules) -> Action:
         return _over_budget(state, over)
     if repeats >= limits.max_repeats and not state.told:
         return _say(state, "notice", wording.repeated(repeats))
-    opening = not state.turn and state.request is None
-    queued = [item for item in state.queue if opening or item.source != "follow_up"]
     because: Because = "results" if state.turn else "prompt"
     if state.turn and state.stop == "length":
         because = "truncated"
-    elif any(item.source == "steer" for item in queued):
+    if not state.queue:
+        return _call_model(state, run, because, ())
+    opening = not state.turn and state.request is None
+    queued = [item for item in state.queue if opening or item.source != "follow_up"]
+    if because != "truncated" and any(item.source == "steer" for item in queued):
         because = "steer"
     return _call_model(state, run, because, tuple(item.message_id for item in queued))
 
@@ -146,15 +148,17 @@ def _say(state: State, source: Literal["notice", "check"], text: str) -> Note:
 def _over(state: State, run: RunState, rules: Rules) -> tuple[str, float, float] | None:
     """The first bound that forbids another request: name, value, limit."""
     limits = rules.limits
-    held_back = any(entry.result is not None and entry.result.outcome == "not_started" for entry in state.turn)
-    bounds: tuple[tuple[str, float, float | None], ...] = (
-        ("max_steps", run.steps, limits.max_steps),
-        ("max_tokens", run.usage.total, limits.max_tokens),
-        ("max_cost", run.cost or 0.0, limits.max_cost),
-        ("max_seconds", run.elapsed, limits.max_seconds),
-        ("max_tool_calls", run.tool_calls, limits.max_tool_calls if held_back else None),
-    )
-    return next(((name, value, limit) for name, value, limit in bounds if limit is not None and value >= limit), None)
+    if run.steps >= limits.max_steps:
+        return "max_steps", run.steps, limits.max_steps
+    if limits.max_tokens is not None and run.usage.total >= limits.max_tokens:
+        return "max_tokens", run.usage.total, limits.max_tokens
+    if limits.max_cost is not None and (run.cost or 0.0) >= limits.max_cost:
+        return "max_cost", run.cost or 0.0, limits.max_cost
+    if limits.max_seconds is not None and run.elapsed >= limits.max_seconds:
+        return "max_seconds", run.elapsed, limits.max_seconds
+    if limits.max_tool_calls is not None and run.tool_calls >= limits.max_tool_calls and held_back(state):
+        return "max_tool_calls", run.tool_calls, limits.max_tool_calls
+    return None
 
 
 def _over_budget(state: State, over: tuple[str, float, float]) -> Note:

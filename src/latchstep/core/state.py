@@ -46,13 +46,11 @@ class Queued(msgspec.Struct, frozen=True):
     message: Message
 
 
-class OpenRequest(msgspec.Struct, omit_defaults=True):
-    """A model request. `open` while an answer may still come; `lost` when its process died."""
+class OpenRequest(msgspec.Struct, frozen=True):
+    """A model request that has no answer yet: under way, failed, or lost with its process."""
 
     request_id: str
     attempt: int = 1
-    open: bool = True
-    lost: bool = False
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
@@ -83,7 +81,8 @@ class State(msgspec.Struct, omit_defaults=True):
     """Everything the loop may depend on. `transcript` and `ids` are rebuilt by folding, never snapshotted.
 
     transcript: what was said, complete messages only; it only grows.
-    answered: the model's last message, while it has no call left to run and nothing has followed it.
+    turn: the calls of the model's last message; `pending` of them have no result, `joined` have theirs in the
+    transcript. answered: the model's last message, while it has no call left to run and nothing has followed it.
     armed: something may have changed since the declared checks last passed.
     place: answers and failed attempts recorded so far. seen: path -> SHA-256 of what the model last saw of it.
     """
@@ -95,6 +94,7 @@ class State(msgspec.Struct, omit_defaults=True):
     epoch: int = 0
     queue: list[Queued] = []
     turn: list[OpenCall] = []
+    pending: int = 0
     joined: int = 0
     stop: StopReason = "stop"
     answered: Message | None = None
@@ -195,6 +195,7 @@ class State(msgspec.Struct, omit_defaults=True):
         calls = message.calls
         self.ids.update(call.id for call in calls)
         self.turn = [OpenCall(call) for call in calls]
+        self.pending = len(calls)
         self.joined = 0
         self.answered = None if calls else message
         if (run := self.run) is None:
@@ -218,8 +219,6 @@ class State(msgspec.Struct, omit_defaults=True):
             run.empties += 1
         if event.next == "give_up":
             run.error = ev.ErrorInfo(event.kind, event.message)
-        if event.next != "retry" and self.request is not None:
-            self.request.open = False
 
     def _spend(self, run: RunState, usage: Usage, cost: float | None) -> None:
         run.usage = run.usage + usage
@@ -266,7 +265,10 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _tool_finished(self, event: ev.ToolFinished) -> None:
         entry = self.open_call(event.call_id)
+        if entry.status == "finished":
+            raise ValueError(f"call {event.call_id} has a result already")
         entry.status = "finished"
+        self.pending -= 1
         entry.result = ToolResult(event.call_id, event.name, event.content, event.outcome, event.is_error)
         if event.fatal and self.run is not None:
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
@@ -278,7 +280,7 @@ class State(msgspec.Struct, omit_defaults=True):
             else:
                 self.seen.pop(path, None)
         self._join()
-        if all(other.status == "finished" for other in self.turn):
+        if not self.pending:
             self._note_repetition()
 
     def _join(self) -> None:
@@ -291,16 +293,16 @@ class State(msgspec.Struct, omit_defaults=True):
             self.joined += 1
 
     def _note_repetition(self) -> None:
-        digest = blake2b(digest_size=8)
-        for entry in self.turn:
-            if entry.result is not None:
-                digest.update(_SORTED.encode((entry.call.name, entry.call.arguments, entry.result.content)))
-        mark = digest.hexdigest()
-        for period in range(1, MAX_PERIOD + 1):
-            same = len(self.turns) >= period and self.turns[-period] == mark
-            self.streaks[period - 1] = self.streaks[period - 1] + 1 if same else 0
+        said = [(entry.call.name, entry.call.arguments, entry.result and entry.result.content) for entry in self.turn]
+        mark = blake2b(_SORTED.encode(said), digest_size=8).hexdigest()
+        if mark in self.turns:
+            for period in range(1, MAX_PERIOD + 1):
+                same = len(self.turns) >= period and self.turns[-period] == mark
+                self.streaks[period - 1] = self.streaks[period - 1] + 1 if same else 0
+        else:
+            self.streaks = [0] * MAX_PERIOD
         self.turns = [*self.turns[1 - MAX_PERIOD :], mark]
-        if self.repeats() < 2:
+        if self.told and self.repeats() < 2:
             self.told = False
 
     def repeats(self) -> int:
@@ -335,8 +337,6 @@ class State(msgspec.Struct, omit_defaults=True):
     def _opened(self, event: ev.SessionOpened) -> None:
         """A new process: what was in flight is lost, and no grant of the old one is used silently."""
         self.epoch = event.epoch
-        if self.request is not None and self.request.open:
-            self.request.open, self.request.lost = False, True
         self.checks = []
         if self.run is not None and self.run.active and self.run.wrote:
             self.armed = True

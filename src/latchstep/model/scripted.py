@@ -61,7 +61,9 @@ class ScriptedModel:
     def __init__(self, replies: Sequence[Scripted], *, name: str = "scripted:script") -> None:
         if isinstance(replies, str):
             raise DefinitionError("ScriptedModel takes a list of replies; for one text, give [text]")
-        self.replies = list(replies)
+        self.replies = [
+            reply if callable(reply) or isinstance(reply, Reply | BaseException) else Reply(reply) for reply in replies
+        ]
         self.name = name
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
@@ -71,7 +73,7 @@ class ScriptedModel:
                 f"the script has {len(self.replies)} replies, and number {request.place + 1} was asked for",
             )
         reply: Any = self.replies[request.place]
-        if callable(reply) and not isinstance(reply, BaseException):
+        if not isinstance(reply, Reply | BaseException):
             reply = reply(request)
             if inspect.isawaitable(reply):
                 reply = await reply

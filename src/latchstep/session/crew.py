@@ -1,127 +1,156 @@
-"""The child tasks of one action, watched until each has ended or been given up.
+"""The child tasks of the action under way, watched until each has ended or been given up.
 
-Nothing waits for ever: a member has a deadline, an interrupted one a grace, and one that is deaf to
-cancellation is left behind and named. How a member ended is decided here, not by what it returns.
+Nothing waits for ever: a member has a deadline, a stopped one a grace, and one that is deaf to cancellation
+is left behind and named. How a member ended is decided here, not by what it returns.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal
 
 How = Literal["done", "timed_out", "interrupted"]
 
 
 class Member:
-    """One child task. `deaf`: it did not stop within the grace and was left running."""
+    """One child task: its value or error once it has ended. `deaf`: it did not stop and was left running."""
 
-    __slots__ = ("deadline", "deaf", "how", "key", "seconds", "task", "timer")
+    __slots__ = ("deadline", "deaf", "ended", "error", "how", "key", "seconds", "started", "task", "value", "work")
 
-    def __init__(self, key: str, task: asyncio.Task[Any], seconds: float) -> None:
-        self.key, self.task, self.seconds = key, task, seconds
+    def __init__(self, key: str, seconds: float, deadline: float) -> None:
+        self.key, self.seconds, self.deadline = key, seconds, deadline
         self.how: How = "done"
-        self.deaf = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.deadline = 0.0
-
-    def outcome(self) -> tuple[Any, BaseException | None]:
-        """(value, None) or (None, error). A cancellation nobody asked for is an error like any other."""
-        if self.deaf:
-            return None, None
-        if self.task.cancelled():
-            return None, asyncio.CancelledError("cancelled itself")
-        error = self.task.exception()
-        return (None, error) if error is not None else (self.task.result(), None)
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.started = self.ended = self.deaf = False
+        self.work: Coroutine[Any, Any, Any] | None = None
+        self.task: asyncio.Task[None] | None = None
 
 
 class Crew:
-    """Runs members and yields each as it ends. One event loop, one action at a time."""
+    """One per session, reused by one action after the other. `on_interrupt` is awaited once, before any
+    interrupted member is reported."""
 
     def __init__(self, grace: float, on_interrupt: Callable[[], Awaitable[None]]) -> None:
-        self._loop = asyncio.get_running_loop()
         self._grace, self._on_interrupt = grace, on_interrupt
         self._members: list[Member] = []
         self._wake: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._interrupted = False
 
     def start(self, key: str, work: Coroutine[Any, Any, Any], seconds: float) -> None:
-        member = Member(key, self._loop.create_task(work), seconds)
-        member.task.add_done_callback(self._ring)
-        member.deadline = self._loop.time() + seconds
-        member.timer = self._loop.call_at(member.deadline, self._expire, member)
+        """Run `work` in a task of its own, for at most `seconds`."""
+        loop = asyncio.get_running_loop()
+        member = Member(key, seconds, loop.time() + seconds)
+        member.work = work
+        self._members.append(member)
+        member.task = loop.create_task(self._run(member))
+        self._arm(member.deadline)
+        if self._interrupted:
+            self._stop(member, "interrupted")
+
+    def did(self, key: str, value: Any, error: BaseException | None) -> None:
+        """A member that has ended already, without a task."""
+        member = Member(key, 0.0, 0.0)
+        member.value, member.error, member.ended = value, error, True
         self._members.append(member)
 
     def touch(self, key: str, more: float = 0.0) -> None:
         """A member showed life: its deadline starts anew (`more` seconds later)."""
         for member in self._members:
             if member.key == key:
-                member.deadline = self._loop.time() + member.seconds + more
+                member.deadline = asyncio.get_running_loop().time() + member.seconds + more
+
+    async def next(self) -> Member | None:
+        """The next member that has ended or was given up; None when none is left."""
+        while self._members:
+            for member in self._members:
+                if member.ended or member.deaf:
+                    if member.how == "interrupted":
+                        await self._on_interrupt()
+                    self._members.remove(member)
+                    return member
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+            if self._interrupted:
+                await self._on_interrupt()
+        return None
 
     def interrupt(self) -> None:
-        """Stop everything: `ended` first awaits `on_interrupt`, then cancels each member."""
+        """Cancel every member at once, and every one started from now on until `rest`."""
         self._interrupted = True
-        self._ring(None)
+        for member in self._members:
+            self._stop(member, "interrupted")
+        self._ring()
 
-    async def ended(self) -> AsyncIterator[Member]:
-        """Each member once, in the order they end. Closing it early cancels what is left."""
-        told = False
-        left = list(self._members)
+    def rest(self) -> None:
+        """Between runs: no member, no timer, nothing interrupted. What is left behind is cancelled."""
+        for member in self._members:
+            self._leave(member)
+        self._members.clear()
+        self._interrupted = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _run(self, member: Member) -> None:
+        """The member's task. Whatever its work raises, even SystemExit, ends here and nowhere else."""
+        member.started = True
         try:
-            while left:
-                if self._interrupted and not told:
-                    told = True
-                    await self._on_interrupt()
-                    for member in left:
-                        self._stop(member, "interrupted")
-                ready = [member for member in left if member.task.done() or member.deaf]
-                if not ready:
-                    self._wake = self._loop.create_future()
-                    await self._wake
-                    continue
-                for member in ready:
-                    left.remove(member)
-                    self._forget(member)
-                    yield member
-        finally:
-            for member in left:
-                self._forget(member)
-                member.task.cancel()
+            assert member.work is not None
+            member.value = await member.work
+        except BaseException as error:
+            member.error = error
+        member.ended = True
+        self._ring()
 
-    def _ring(self, _: object) -> None:
+    def _ring(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _expire(self, member: Member) -> None:
-        if member.task.done():
-            return
-        if self._loop.time() < member.deadline:
-            member.timer = self._loop.call_at(member.deadline, self._expire, member)
-            return
-        self._stop(member, "timed_out")
+    def _arm(self, when: float) -> None:
+        """One timer for all: it is set anew only when something is due before it rings."""
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for member in self._members:
+            if member.ended or member.deadline > now:
+                continue
+            if member.how == "done":
+                self._stop(member, "timed_out")
+            else:
+                self._leave(member)
+                self._ring()
+        if left := [member.deadline for member in self._members if not member.ended and not member.deaf]:
+            self._arm(min(left))
 
     def _stop(self, member: Member, how: How) -> None:
-        if member.task.done() or member.how != "done":
+        if member.ended or member.how != "done":
             return
+        assert member.task is not None
+        assert member.work is not None
         member.how = how
-        if member.timer is not None:
-            member.timer.cancel()
         member.task.cancel()
-        member.timer = self._loop.call_later(self._grace, self._give_up, member)
+        if not member.started:  # its task will never reach the work
+            member.work.close()
+            member.ended = True
+            self._ring()
+            return
+        member.deadline = asyncio.get_running_loop().time() + self._grace
+        self._arm(member.deadline)
 
-    def _give_up(self, member: Member) -> None:
-        if not member.task.done():
+    def _leave(self, member: Member) -> None:
+        """Stop waiting for a task that does not stop. A second cancel is all it still gets."""
+        if not member.ended and member.task is not None:
             member.deaf = True
             member.task.cancel()
-            member.task.add_done_callback(_swallow)
-            self._ring(None)
-
-    def _forget(self, member: Member) -> None:
-        if member.timer is not None:
-            member.timer.cancel()
-
-
-def _swallow(task: asyncio.Task[Any]) -> None:
-    """A task left behind may still fail one day; nobody waits for it any more."""
-    if not task.cancelled():
-        task.exception()

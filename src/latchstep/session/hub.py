@@ -155,19 +155,16 @@ class Hub:
         self.watchers: set[Watcher] = set()
         self._unyielded = 0
 
+    @property
+    def busy(self) -> bool:
+        """Somebody watches."""
+        return self.lockstep is not None or bool(self.watchers)
+
     def publish(self, event: Event) -> None:
         if self.lockstep is not None:
             self.lockstep.put(event)
         for watcher in self.watchers:
             watcher.put(event)
-
-    async def shown(self) -> None:
-        """After stored events: let the caller see them, and everything else run, before going on."""
-        self._unyielded = 0
-        if self.lockstep is not None:
-            await self.lockstep.drained(0)
-        else:
-            await asyncio.sleep(0)
 
     async def passed(self) -> None:
         """After a transient event: bounded run-ahead, and a cancel still gets in."""

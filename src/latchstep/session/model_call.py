@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from latchstep.core.accept import accept
 from latchstep.core.action import CallModel
-from latchstep.core.chunk import Chunk, Completed, Delta, Failed
-from latchstep.core.event import MessageCompleted, ModelDelta, ModelFailed, ModelRequested
+from latchstep.core.chunk import Completed, Delta, Failed
+from latchstep.core.event import ModelDelta, ModelFailed, ModelRequested
 from latchstep.core.message import clean
 from latchstep.errors import JournalError, ModelError
 from latchstep.model.base import Request
-
-from .crew import Crew
 
 if TYPE_CHECKING:
     from .session import Session
@@ -48,56 +44,52 @@ async def call_model(session: Session, action: CallModel) -> None:
         options=session.kit.options,
         sha256=digest,
     )
-    crew = session.new_crew()
-    crew.start(action.request_id, _answer(session, request, crew), session.limits.stream_timeout)
-    async for ended in crew.ended():
-        if ended.how == "interrupted":
-            return
-        value, error = ended.outcome()
-        if ended.how == "timed_out":
-            error = ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout)")
-        event = accept(value, session.state, session.kit.model.name) if error is None else _failure(session, error)
-        if isinstance(event, MessageCompleted):
-            session.kit.forget_calls()
-        await session.emit(event)
+    session.crew.start(action.request_id, _answer(session, request), session.limits.stream_timeout)
+    ended = await session.crew.next()
+    if ended is None or ended.how == "interrupted":
+        return
+    error = ended.error
+    if ended.how == "timed_out":
+        error = ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout)")
+    if error is not None:
+        await session.emit(_failure(session, error))
+        return
+    session.kit.forget_calls()
+    await session.emit(accept(ended.value, session.state, session.kit.model.name))
 
 
-async def _answer(session: Session, request: Request, crew: Crew) -> Completed:
+async def _answer(session: Session, request: Request) -> Completed:
     """Drain the stream to its end; only then is its terminal event believed."""
     answer: Completed | None = None
-    async with aclosing(_closable(session.kit.model.stream(request))) as chunks:
-        async for chunk in chunks:
-            crew.touch(request.request_id)
+    request_id = request.request_id
+    stream = session.kit.model.stream(request)
+    try:
+        async for chunk in stream:
+            session.crew.touch(request_id)
             if isinstance(chunk, Delta):
-                delta = ModelDelta(
-                    request_id=request.request_id,
-                    kind=chunk.kind,
-                    piece=chunk.piece,
-                    call_id=chunk.call_id,
-                    name=chunk.name,
+                await session.show(
+                    ModelDelta(
+                        request_id=request_id,
+                        kind=chunk.kind,
+                        piece=chunk.piece,
+                        call_id=chunk.call_id,
+                        name=chunk.name,
+                    )
                 )
-                await session.show(delta)
             elif isinstance(chunk, Failed):
                 answer = None
-                crew.touch(request.request_id, chunk.retry_in)
+                session.crew.touch(request_id, chunk.retry_in)
                 await _attempt_failed(session, request, chunk)
             elif answer is None:
                 answer = chunk
             else:
                 raise ModelError("protocol", "the model's stream completed twice")
-    if answer is None:
-        raise ModelError("protocol", "the model's stream ended without its terminal event")
-    return answer
-
-
-async def _closable(stream: Any) -> AsyncGenerator[Chunk, None]:
-    """Any async iterable as one that is closed with us."""
-    try:
-        async for chunk in stream:
-            yield chunk
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()
+    if answer is None:
+        raise ModelError("protocol", "the model's stream ended without its terminal event")
+    return answer
 
 
 async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> None:

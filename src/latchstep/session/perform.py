@@ -12,12 +12,19 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from latchstep.core import wording
 from latchstep.core.action import Action, Ask, CallModel, Check, Note, RunTools, Settle
 from latchstep.core.calls import in_doubt, result
-from latchstep.core.event import ApprovalRequested, CheckFinished, CheckStarted, Question, ToolFinished, ToolStarted
+from latchstep.core.event import (
+    ApprovalRequested,
+    CheckFinished,
+    CheckStarted,
+    Question,
+    RunFinished,
+    ToolFinished,
+    ToolStarted,
+)
 from latchstep.core.message import Outcome, clean
 from latchstep.core.state import OpenCall
 from latchstep.errors import FatalToolError, JournalError, ToolError
@@ -41,6 +48,8 @@ def fingerprint(name: str, arguments: dict[str, Any], found: Any) -> str:
 async def perform(session: Session, action: Action) -> None:
     """Do what `decide` said. An action without a case here is a broken promise, not a no-op."""
     match action:
+        case Note(events=(RunFinished() as ending,)):
+            await session.finish(ending)
         case Note():
             await session.emit(*action.events)
         case CallModel():
@@ -90,7 +99,7 @@ async def _prepared(session: Session, entries: list[OpenCall], contexts: dict[st
 
 async def prepare(session: Session, entries: list[OpenCall], contexts: dict[str, Context]) -> set[str]:
     """Fill `context.found`; ids of the calls whose `prepare` failed, their results recorded."""
-    crew = session.new_crew()
+    crew = session.crew
     by_id = {entry.call.id: entry for entry in entries}
     failed: set[str] = set()
     for entry in entries:
@@ -99,13 +108,14 @@ async def prepare(session: Session, entries: list[OpenCall], contexts: dict[str,
         arguments = session.kit.validated(entry.call)
         work = _run(tool.prepare, (arguments, contexts[entry.call.id]), tool.thread)
         crew.start(entry.call.id, work, tool.timeout or session.limits.tool_timeout)
-    async for ended in crew.ended():
-        entry = by_id[ended.key]
-        value, error = ended.outcome()
+    while (ended := await crew.next()) is not None:
+        entry, error = by_id[ended.key], ended.error
         if ended.how == "done" and error is None:
-            contexts[ended.key].found = msgspec.to_builtins(value)
+            contexts[ended.key].found = msgspec.to_builtins(ended.value)
             continue
         failed.add(ended.key)
+        if ended.how == "interrupted":
+            continue
         if ended.how == "timed_out":
             error = ToolError(f"preparing took longer than {ended.seconds:g} s; nothing was run")
         if error is not None:
@@ -130,7 +140,7 @@ def _intent(session: Session, entry: OpenCall, context: Context) -> ToolStarted:
 
 
 async def _run_group(session: Session, entries: list[OpenCall], contexts: dict[str, Context]) -> None:
-    crew = session.new_crew()
+    crew = session.crew
     by_id = {entry.call.id: entry for entry in entries}
     began = perf_counter()
     for entry in entries:
@@ -140,27 +150,33 @@ async def _run_group(session: Session, entries: list[OpenCall], contexts: dict[s
         arguments = dict(session.kit.validated(entry.call))
         if tool.context:
             arguments[tool.context] = context
-        work = _run(tool.function, (), tool.thread, arguments)
-        crew.start(entry.call.id, work, tool.timeout or session.limits.tool_timeout)
-    async for ended in crew.ended():
-        event = _finished(session, by_id[ended.key], contexts[ended.key], ended)
-        await session.emit(replace(event, duration=round(perf_counter() - began, 6)))
+        if tool.thread or inspect.iscoroutinefunction(tool.function):
+            work = _run(tool.function, (), tool.thread, arguments)
+            crew.start(entry.call.id, work, tool.timeout or session.limits.tool_timeout)
+        else:
+            crew.did(entry.call.id, *_call(tool.function, arguments))
+    while (ended := await crew.next()) is not None:
+        await session.emit(_finished(session, by_id[ended.key], contexts[ended.key], ended, perf_counter() - began))
+
+
+def _call(function: Any, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
+    """A synchronous tool that asked for no thread: nothing can stop it, so it needs no task either."""
+    try:
+        return function(**arguments), None
+    except BaseException as error:
+        return None, error
 
 
 async def _run(function: Any, args: tuple[Any, ...], thread: bool, kwargs: dict[str, Any] | None = None) -> Any:
-    """Call a tool's function, async or not. What would end the process becomes an ordinary error."""
+    """Call a tool's function, async or not; a synchronous one in a thread, unless it asks not to."""
     kwargs = kwargs or {}
-    try:
-        if inspect.iscoroutinefunction(function) or not thread:
-            value = function(*args, **kwargs)
-        else:
-            value = await in_thread(lambda: function(*args, **kwargs))
-        return await value if inspect.isawaitable(value) else value
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        raise ToolError(f"the tool raised {type(error).__name__}({error})") from error
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await in_thread(lambda: function(*args, **kwargs)) if thread else function(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
 
 
-def _finished(session: Session, entry: OpenCall, context: Context, ended: Member) -> ToolFinished:
+def _finished(session: Session, entry: OpenCall, context: Context, ended: Member, duration: float) -> ToolFinished:
     """How the call ended, in the terms of the record."""
     if ended.how == "timed_out":
         text = wording.timed_out(ended.seconds, _captured(session, context))
@@ -168,11 +184,10 @@ def _finished(session: Session, entry: OpenCall, context: Context, ended: Member
     if ended.how == "interrupted":
         text = wording.interrupted(session.why_interrupted(), _captured(session, context))
         return _ended(entry, "interrupted", text + _deaf(ended))
-    value, error = ended.outcome()
-    if error is not None:
-        return _raised(session, entry, error)
+    if ended.error is not None:
+        return _raised(session, entry, ended.error)
     try:
-        output = session.kit.render(value)
+        output = session.kit.render(ended.value)
     except ToolError as unfit:
         return _raised(session, entry, unfit)
     content = output.content
@@ -185,6 +200,7 @@ def _finished(session: Session, entry: OpenCall, context: Context, ended: Member
         content=content,
         is_error=output.is_error,
         details=output.details,
+        duration=round(duration, 6),
         output=output.output,
     )
 
@@ -252,19 +268,17 @@ async def settle(session: Session, action: Settle) -> None:
     entry = session.state.open_call(action.call)
     tool = session.kit.tools[entry.call.name]
     assert tool.settle is not None
-    crew = session.new_crew()
     work = _run(tool.settle, (session.kit.validated(entry.call), entry.found, session.context(entry)), tool.thread)
-    crew.start(action.call, work, tool.timeout or session.limits.tool_timeout)
-    async for ended in crew.ended():
-        if ended.how == "interrupted":
-            return
-        value, _ = ended.outcome()
-        if value == "done":
-            await session.emit(result(entry, "ok", wording.settled(True), False))
-        elif value == "not_done":
-            await session.emit(result(entry, "interrupted", wording.settled(False), True))
-        else:
-            await perform(session, in_doubt(entry, session.rules))
+    session.crew.start(action.call, work, tool.timeout or session.limits.tool_timeout)
+    ended = await session.crew.next()
+    if ended is None or ended.how == "interrupted":
+        return
+    if ended.value == "done":
+        await session.emit(result(entry, "ok", wording.settled(True), False))
+    elif ended.value == "not_done":
+        await session.emit(result(entry, "interrupted", wording.settled(False), True))
+    else:
+        await perform(session, in_doubt(entry, session.rules))
 
 
 async def check(session: Session, action: Check) -> None:
@@ -272,24 +286,23 @@ async def check(session: Session, action: Check) -> None:
     await session.emit(CheckStarted(command=action.command, index=action.index))
     if session.interrupted:
         return
-    crew = session.new_crew()
-    crew.start(action.command, _run(session.kit.check, (action.command,), False), session.limits.tool_timeout)
-    async for ended in crew.ended():
-        if ended.how == "interrupted":
-            return
-        value, error = ended.outcome()
-        if ended.how == "timed_out":
-            status, output = None, f"stopped after {ended.seconds:g} s"
-        elif error is not None:
-            status, output = None, f"{type(error).__name__}: {error}"
-        else:
-            status, output = value
-        await session.emit(
-            CheckFinished(
-                command=action.command,
-                index=action.index,
-                passed=status == 0,
-                exit_status=status,
-                output=_bounded(session, clean(output)),
-            )
+    work = _run(session.kit.check, (action.command,), False)
+    session.crew.start(action.command, work, session.limits.tool_timeout)
+    ended = await session.crew.next()
+    if ended is None or ended.how == "interrupted":
+        return
+    if ended.how == "timed_out":
+        status, output = None, f"stopped after {ended.seconds:g} s"
+    elif ended.error is not None:
+        status, output = None, f"{type(ended.error).__name__}: {ended.error}"
+    else:
+        status, output = ended.value
+    await session.emit(
+        CheckFinished(
+            command=action.command,
+            index=action.index,
+            passed=status == 0,
+            exit_status=status,
+            output=_bounded(session, clean(output)),
         )
+    )

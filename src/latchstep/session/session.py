@@ -60,7 +60,7 @@ class Session:
         self._part = 0
         self._cancel: ev.CancelRequested | None = None
         self._rang = False
-        self._crew: Crew | None = None
+        self.crew = Crew(rules.limits.grace, self.note_interrupt)
         self._syncing: asyncio.Future[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self._run: Run | None = None
@@ -181,14 +181,16 @@ class Session:
     def record(self, *events: ev.Event) -> None:
         """The only way anything ever changes: journal, state, watchers, in this order."""
         self._write(events)
-        for event in events:
-            self.hub.publish(event)
+        if self.hub.busy:
+            for event in events:
+                self.hub.publish(event)
 
     def _write(self, events: Sequence[ev.Event]) -> None:
-        now, elapsed = self._now(), self._elapsed()
-        run_id = self.state.run.run_id if self.unfinished and self.state.run is not None else ""
+        run = self.state.run
+        run_id = run.run_id if run is not None and run.active else ""
+        now, elapsed = self._now(), self._elapsed() if run_id else 0.0
         for event in events:
-            if isinstance(event, ev.RunStarted):
+            if type(event) is ev.RunStarted:
                 run_id = event.run_id
             ev.stamp_time(event, now, run_id, elapsed)
         self.journal.append(events)
@@ -197,20 +199,29 @@ class Session:
             self.state.apply(event)
 
     def _elapsed(self) -> float:
-        return round(self._base + self._monotonic() - self._since, 6) if self.unfinished else 0.0
+        return round(self._base + self._monotonic() - self._since, 6)
 
     async def emit(self, *events: ev.Event) -> None:
-        """Record, and let those who watch catch up. Never while a sync is under way."""
+        """Record, and let the caller see it before going on. Never while a sync is under way.
+
+        The next side effect happens in a task that is still to be scheduled, so that whoever was woken by
+        these events runs before it and may cancel it.
+        """
         while self._syncing is not None:
             await asyncio.shield(self._syncing)
-        if any(isinstance(event, ev.RunFinished) for event in events):
-            self._write(events)
-            await self.sync()
-            for event in events:
-                self.hub.publish(event)
-        else:
-            self.record(*events)
-        await self.hub.shown()
+        self.record(*events)
+        if self.hub.lockstep is not None:
+            await self.hub.lockstep.drained(0)
+
+    async def finish(self, ending: ev.RunFinished) -> None:
+        """Record the ending, and show it only when it is on disk."""
+        while self._syncing is not None:
+            await asyncio.shield(self._syncing)
+        self._write((ending,))
+        await self.sync()
+        self.hub.publish(ending)
+        if self.hub.lockstep is not None:
+            await self.hub.lockstep.drained(0)
 
     async def show(self, event: ev.Event) -> None:
         """Show a transient event: it takes the last stored `seq` and the next `part`."""
@@ -239,6 +250,7 @@ class Session:
     async def _begin(self, prompt: str | None, start: Sequence[Message], first_request: int) -> None:
         """Record the run's beginning, on disk before anything is done for it."""
         self._cancel, self._rang = None, False
+        self.crew.rest()
         self._since = self._monotonic()
         self._base = self.state.run.elapsed if self.unfinished and self.state.run is not None else 0.0
         events: list[ev.Event] = [
@@ -275,7 +287,6 @@ class Session:
             if isinstance(action, Wait):
                 return action
             await perform(self, action)
-            self._crew = None
             if self.journal.size - self._snapshot_at >= SNAPSHOT_EVERY:
                 self._snapshot_at = self.journal.size
                 await self.emit(ev.SessionSnapshot(needed=0, state=msgspec.Raw(self.state.snapshot())))
@@ -318,8 +329,7 @@ class Session:
     def _interrupt(self) -> None:
         if self.hub.lockstep is not None:
             self.hub.lockstep.let_go()
-        if self._crew is not None:
-            self._crew.interrupt()
+        self.crew.interrupt()
         self._wake()
 
     def _wake(self) -> None:
@@ -327,12 +337,6 @@ class Session:
             self._woken.set_result(None)
 
     # -- for `perform` ---------------------------------------------------------------------------------
-
-    def new_crew(self) -> Crew:
-        self._crew = Crew(self.limits.grace, self.note_interrupt)
-        if self.interrupted:
-            self._crew.interrupt()
-        return self._crew
 
     def unprojected(self, carries: tuple[str, ...]) -> list[Message]:
         """What the next request says beyond the last one."""

@@ -1,0 +1,169 @@
+"""The loop without anything around it: `decide` and `apply` driven in memory, with a crash wherever one is wanted.
+
+An effect and its record are separate steps here as in life, so a crash can fall before, between and after.
+The ledger of effects is the truth that the record is judged by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from latchstep.core import event as ev
+from latchstep.core import wording
+from latchstep.core.accept import accept
+from latchstep.core.action import Ask, CallModel, Check, Note, RunTools, Settle, Wait
+from latchstep.core.calls import in_doubt, result
+from latchstep.core.chunk import Completed
+from latchstep.core.decide import decide
+from latchstep.core.message import Message, ToolResult, user
+from latchstep.core.project import Projection
+from latchstep.core.rules import Rules
+from latchstep.core.state import State, fold
+
+
+class Crash(Exception):
+    """The power goes."""
+
+
+@dataclass
+class World:
+    """What survives a crash: the record, and the effects that really happened."""
+
+    script: list[Completed]
+    rules: Rules
+    record: list[ev.Event] = field(default_factory=list)
+    effects: Counter[str] = field(default_factory=Counter)
+    settles: Callable[[str], str] = lambda call_id: "unknown"
+    requests: list[list[Message]] = field(default_factory=list)
+    answer: ev.Decision = "allow"
+    steps: int = 0
+    crash_at: int = -1
+
+    def step(self) -> None:
+        """A point at which the process may die."""
+        self.steps += 1
+        if self.steps - 1 == self.crash_at:
+            raise Crash
+
+    def append(self, *events: ev.Event) -> None:
+        for event in events:
+            self.step()
+            ev.stamp(event, len(self.record))
+            # what a journal gives back is decoded, never the object that went in
+            self.record.append(ev.decode_event(ev.encode_event(event)))
+            ev.stamp(self.record[-1], len(self.record) - 1)
+            self.state.apply(event)
+        self.step()
+
+    state: State = field(default_factory=State)
+
+    def open(self) -> None:
+        self.state = fold(self.record)
+        self.append(ev.SessionOpened(epoch=self.state.epoch + 1))
+
+    def begin(self, prompt: str) -> None:
+        number = len(self.record)
+        self.append(
+            ev.MessageAccepted(message_id=f"m{number}", source="prompt", message=user(prompt)),
+            ev.RunStarted(run_id=f"run-{number}", model="sim"),
+        )
+
+    def drive(self) -> Wait:
+        """Until nothing can happen by itself. More than 500 actions is a loop that never ends."""
+        for _ in range(500):
+            action = decide(self.state, self.rules)
+            if action != decide(self.state, self.rules):
+                raise AssertionError("decide is not a function of its arguments")
+            match action:
+                case Wait(why="answer"):
+                    self._answer()
+                case Wait():
+                    return action
+                case _:
+                    self._perform(action)
+        raise AssertionError(f"no end in sight: {action}")
+
+    def _perform(self, action: object) -> None:
+        match action:
+            case Note():
+                self.append(*action.events)
+            case CallModel():
+                self._call_model(action)
+            case RunTools():
+                self._run_tools(action)
+            case Ask():
+                asked = tuple(
+                    ev.Question(call_id=c, name="?", sha256=f"{c}-digest", about=action.about) for c in action.calls
+                )
+                self.append(ev.ApprovalRequested(questions=asked))
+            case Settle():
+                self._settle(action)
+            case Check():
+                self.append(ev.CheckStarted(command=action.command, index=action.index))
+                self.append(ev.CheckFinished(command=action.command, index=action.index, passed=True, exit_status=0))
+            case _:
+                raise AssertionError(f"unknown action {action!r}")
+
+    def _call_model(self, action: CallModel) -> None:
+        self.append(
+            ev.ModelRequested(
+                request_id=action.request_id, attempt=action.attempt, because=action.because, carries=action.carries
+            )
+        )
+        self.requests.append(list(Projection().feed(self.state.transcript)))
+        answer = self.script[min(self.state.place, len(self.script) - 1)]
+        self.append(accept(answer, self.state, "sim"))
+
+    def _run_tools(self, action: RunTools) -> None:
+        entries = [self.state.open_call(call_id) for call_id in action.calls]
+        self.append(*(self._intent(entry) for entry in entries))
+        for entry in entries:
+            self.step()
+            self.effects[entry.call.id] += 1
+            self.step()
+        for entry in reversed(entries):  # results join in call order whatever order tools finish in
+            self.append(result(entry, "ok", f"did {entry.call.id}", False))
+
+    def _intent(self, entry: object) -> ev.ToolStarted:
+        call = entry.call  # type: ignore[attr-defined]
+        traits = self.rules.traits(call.name)
+        return ev.ToolStarted(call_id=call.id, name=call.name, sha256="", effect=traits.effect, replay=traits.replay)
+
+    def _settle(self, action: Settle) -> None:
+        entry = self.state.open_call(action.call)
+        happened = self.settles(action.call)
+        if happened == "unknown":
+            self._perform(in_doubt(entry, self.rules))
+        elif happened == "done":
+            self.append(result(entry, "ok", wording.settled(True), False))
+        else:
+            self.append(result(entry, "interrupted", wording.settled(False), True))
+
+    def _answer(self) -> None:
+        for entry in self.state.turn:
+            if entry.status == "asked":
+                answered = ev.ApprovalAnswered(call_id=entry.call.id, decision=self.answer, sha256=entry.question)
+                self.append(answered)
+
+
+def check_request(messages: list[Message]) -> None:
+    """What every provider insists on: each call answered at once, once, in order; nothing blank."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        assert message.blocks, "an empty message"
+        if message.role == "tool":
+            (block,) = message.blocks
+            assert isinstance(block, ToolResult)
+            assert open_calls, f"orphan result {block.call_id}"
+            assert open_calls.pop(0) == block.call_id, "results out of order"
+            assert block.text.strip()
+            continue
+        assert not open_calls, f"{open_calls} have no result before a {message.role} message"
+        open_calls = [call.id for call in message.calls]
+        assert not seen.intersection(open_calls), "an id used twice"
+        assert len(set(open_calls)) == len(open_calls)
+        seen.update(open_calls)
+    assert not open_calls, f"{open_calls} have no result"
