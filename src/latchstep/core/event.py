@@ -76,6 +76,7 @@ class SessionOpened(Event, frozen=True, tag="session.opened"):
     """A writer took the journal: whatever was in flight before is now lost."""
 
     epoch: int
+    session_id: str = ""
     host: str = ""
     pid: int = 0
     program: str = ""
