@@ -53,7 +53,8 @@ class Answer:
     def __init__(self, response: httpx2.Response, host: str, deadlines: Deadlines, left: float | None) -> None:
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
-        self._pieces: AsyncIterator[bytes] = response.aiter_bytes()
+        self._response = response
+        self._pieces = response.aiter_bytes()
         self._host, self._deadlines = host, deadlines
         self._watch, self._left = "first", left
 
@@ -74,6 +75,11 @@ class Answer:
         finally:
             if self._left is not None:
                 self._left = max(0.001, self._left - (asyncio.get_running_loop().time() - start))
+
+    async def aclose(self) -> None:
+        """Close the connection, or give it back where the body was read to its end."""
+        await self._pieces.aclose()
+        await self._response.aclose()
 
     def progress(self) -> None:
         """The bytes just read held content: the watch starts anew."""
@@ -110,10 +116,11 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
     except Exception as error:
         raise _network_error(error, host) from error
     left = max(0.001, deadlines.first - (loop.time() - start)) if deadlines.first else None
+    answer = Answer(response, host, deadlines, left)
     try:
-        yield Answer(response, host, deadlines, left)
+        yield answer
     finally:
-        await response.aclose()
+        await answer.aclose()
 
 
 def _late(watch: str, host: str, deadlines: Deadlines) -> ModelError:

@@ -79,59 +79,70 @@ class OpenAIChat:
             async with stream_post(self._url, body, self._headers, self._deadlines) as answer:
                 if answer.status != 200:
                     raise http_failure(answer.status, answer.headers, await _whole(answer, MAX_ERROR_BODY), self._shown)
-                async for chunk in self._chunks(answer, decoder):
-                    yield _restored(chunk, names) if renamed else chunk
+                reading = _Reading(answer, decoder, self._shown)
+                while chunks := await reading.next():
+                    for chunk in chunks:
+                        yield _restored(chunk, names) if renamed else chunk
         except ModelError as error:
             if self._key and self._key in error.message:
                 error.message = error.message.replace(self._key, "***")
                 error.args = (error.message,)
             raise
 
-    async def _chunks(self, answer: Answer, decoder: Decoder) -> AsyncIterator[Chunk]:
-        first = b""
-        while not first.lstrip(b"\xef\xbb\xbf \t\r\n"):  # the first byte that says what kind of body this is
-            more = await answer.read()
-            if not more:
-                break
-            first += more
-        start = first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-        if start == b"<":
-            raise http_failure(answer.status, answer.headers, "<", self._shown)
-        if start in (b"{", b"["):
-            for chunk in decoder.feed(await _whole(answer, MAX_EVENT, first)):
-                yield chunk
-        else:
-            async for chunk in _events(answer, decoder, first):
-                yield chunk
-        for chunk in decoder.end():
-            yield chunk
 
+class _Reading:
+    """Reads one answer: events, or one JSON value from a server that does not stream."""
 
-async def _events(answer: Answer, decoder: Decoder, piece: bytes) -> AsyncIterator[Chunk]:
-    """What the events hold, until the body ends. Once the answer is whole nothing may spoil it any more."""
-    parser = SSEParser()
-    while piece:
-        for _, data in parser.feed(piece):
-            chunks = decoder.feed(data)
+    def __init__(self, answer: Answer, decoder: Decoder, url: str) -> None:
+        self._answer, self._decoder, self._url = answer, decoder, url
+        self._parser: SSEParser | None = None
+        self._over = False
+
+    async def next(self) -> list[Chunk]:
+        """The next chunks; an empty list once `Completed` is out."""
+        while not self._over:
+            chunks = await (self._begin() if self._parser is None else self._more(self._parser))
             if chunks:
-                answer.progress()
-            for chunk in chunks:
-                yield chunk
+                return chunks
+        return []
+
+    async def _begin(self) -> list[Chunk]:
+        self._parser = SSEParser()
+        first, start = b"", b""
+        while not start and (more := await self._answer.read()):
+            first += more
+            start = first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]  # says what kind of body this is
+            if len(first) > MAX_ERROR_BODY:
+                break
+        if start == b"<":
+            raise http_failure(self._answer.status, self._answer.headers, "<", self._url)
+        if start in (b"{", b"["):
+            chunks = self._decoder.feed(await _whole(self._answer, MAX_EVENT, first))
+            return chunks + self._end()
+        return self._feed(self._parser.feed(first))
+
+    async def _more(self, parser: SSEParser) -> list[Chunk]:
+        decoder = self._decoder
         try:
-            piece = await answer.read(CLOSING if decoder.done else LINGER if decoder.finished else None)
+            piece = await self._answer.read(CLOSING if decoder.done else LINGER if decoder.finished else None)
+            chunks = self._feed(parser.feed(piece) if piece else parser.flush())
         except ModelError:
             if not decoder.finished:
                 raise
-            return
-    for _, data in parser.flush():
-        try:
-            chunks = decoder.feed(data)
-        except ModelError:
-            if not decoder.finished:
-                raise
-            return
-        for chunk in chunks:
-            yield chunk
+            return self._end()  # the answer is whole; nothing may spoil it any more
+        return chunks if piece else chunks + self._end()
+
+    def _feed(self, events: list[tuple[str, str]]) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for _, data in events:
+            chunks += self._decoder.feed(data)
+        if chunks:
+            self._answer.progress()
+        return chunks
+
+    def _end(self) -> list[Chunk]:
+        self._over = True
+        return self._decoder.end()
 
 
 async def _whole(answer: Answer, limit: int, first: bytes = b"") -> str:

@@ -25,6 +25,7 @@ class Retrying:
     def __init__(
         self,
         inner: Model,
+        *,
         attempts: int,
         base: float,
         cap: float,
@@ -98,4 +99,4 @@ def retrying(
     and `place` one higher. Raises at once for what will not pass, and where the server's `Retry-After` is over
     the cap (`retry_after` of the error says it).
     """
-    return Retrying(model, max(1, attempts), base, cap, sleep, jitter)
+    return Retrying(model, attempts=max(1, attempts), base=base, cap=cap, sleep=sleep, jitter=jitter)
