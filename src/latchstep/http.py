@@ -28,6 +28,8 @@ MAX_IDLE = 32
 
 IDLE_SECONDS = 30.0
 
+_TURNS = 3  # of the event loop, in which httpx2's own generators end after an answer was left in the middle
+
 _WORDS = {
     "connect": "no connection to {host} within {seconds:g} s (deadline `connect`)",
     "first": "{host} sent no answer within {seconds:g} s (deadline `first`)",
@@ -80,6 +82,8 @@ class Answer:
         """Close the connection, or give it back where the body was read to its end."""
         await self._pieces.aclose()
         await self._response.aclose()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
 
     def progress(self) -> None:
         """The bytes just read held content: the watch starts anew."""
@@ -104,7 +108,7 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
             "POST",
             url,
             content=body,
-            headers={"accept-encoding": "identity", **headers},
+            headers={"accept-encoding": "identity", "user-agent": "latchstep", **headers},
             timeout=httpx2.Timeout(None, connect=deadlines.connect or None),
         )
         async with asyncio.timeout(deadlines.first or None):

@@ -214,7 +214,13 @@ class Assembler:
             if not late and (name or last.state != "open"):
                 return self._begin("", index)
             labelled = last
-        return self._begin("", index) if self._starts_anew(labelled, name, filled) else labelled
+        if not self._starts_anew(labelled, name, filled):
+            return labelled
+        call = self._begin("", index)
+        if not name:
+            call.names.append(labelled.again)
+            labelled.again = ""
+        return call
 
     def _route_by_id(self, id: str, index: int | None, name: str, filled: bool, labelled: OpenCall | None) -> OpenCall:
         owners = self._by_id.get(id)
@@ -239,10 +245,7 @@ class Assembler:
         """Whether a fragment without an id begins a new call instead of continuing `call`."""
         done = call.state == "done"
         if not name:
-            if done and filled and call.again:
-                call.again = ""
-                return True
-            return False
+            return done and filled and bool(call.again)
         if done:
             return filled or name != call.name
         if self._by_id or not call.names or name in (call.names[-1], call.name):

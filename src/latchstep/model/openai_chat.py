@@ -101,7 +101,12 @@ class _Reading:
     async def next(self) -> list[Chunk]:
         """The next chunks; an empty list once `Completed` is out."""
         while not self._over:
-            chunks = await (self._begin() if self._parser is None else self._more(self._parser))
+            try:
+                chunks = await (self._begin() if self._parser is None else self._more(self._parser))
+            except ModelError:
+                if not self._decoder.finished:
+                    raise
+                chunks = self._end()  # the answer is whole; nothing may spoil it any more
             if chunks:
                 return chunks
         return []
@@ -122,15 +127,11 @@ class _Reading:
         return self._feed(self._parser.feed(first))
 
     async def _more(self, parser: SSEParser) -> list[Chunk]:
-        decoder = self._decoder
-        try:
-            piece = await self._answer.read(CLOSING if decoder.done else LINGER if decoder.finished else None)
-            chunks = self._feed(parser.feed(piece) if piece else parser.flush())
-        except ModelError:
-            if not decoder.finished:
-                raise
-            return self._end()  # the answer is whole; nothing may spoil it any more
-        return chunks if piece else chunks + self._end()
+        patience = CLOSING if self._decoder.done else LINGER if self._decoder.finished else None
+        piece = await self._answer.read(patience)
+        if piece:
+            return self._feed(parser.feed(piece))
+        return self._feed(parser.flush()) + self._end()
 
     def _feed(self, events: list[tuple[str, str]]) -> list[Chunk]:
         chunks: list[Chunk] = []
