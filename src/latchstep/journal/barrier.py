@@ -24,7 +24,7 @@ class Barrier:
     def __init__(self, head: int, size: int) -> None:
         self.head, self.size = head, size
         self.done = False
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.lock = threading.Lock()
         self.waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
@@ -43,7 +43,7 @@ class Barrier:
         """In the thread."""
         try:
             disk.sync(handle)
-        except OSError as error:
+        except Exception as error:  # whatever a disk raises, whoever waits must hear of it
             self.error = error
         with self.lock:
             self.done = True

@@ -62,6 +62,10 @@ class Disk(Protocol):
 
     def unlink(self, path: Path) -> None: ...
 
+    def remove_directory(self, path: Path) -> None:
+        """An empty one."""
+        ...
+
 
 _FLAGS: dict[Mode, int] = {
     "read": os.O_RDONLY,
@@ -134,6 +138,9 @@ class OsDisk:
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        os.rmdir(path)
 
 
 def write_all(disk: Disk, handle: int, data: bytes) -> None:

@@ -28,10 +28,9 @@ from .reader import (
     live_start,
     open_journal,
     read_header,
-    recovery_start,
-    refuse_damage,
     start_at,
     unstarted,
+    valid_end,
 )
 
 LOCK = "lock"
@@ -141,12 +140,8 @@ class FileJournal:
             lock = _take_lock(disk, directory)
             if read_header(disk, handle, path) is None:
                 raise unstarted(path)
-            cursor, torn = recovery_start(disk, handle, disk.size(handle)), None
-            for _ in walk(blocks(disk, handle, cursor.offset), cursor):
-                pass
-            if cursor.flaw:
-                refuse_damage(disk, handle, path, cursor)
-                torn = _set_aside(disk, directory, handle, cursor)
+            cursor = valid_end(disk, handle, path)
+            torn = _set_aside(disk, directory, handle, cursor) if cursor.flaw else None
             disk.sync(handle)  # what was read may be in the cache only: nobody acts on it before it is on disk
         except BaseException as error:
             _close_all(disk, handle, lock)
@@ -296,15 +291,15 @@ class FileJournal:
         self._poison = self._cut_back("syncing", barrier.error, withdrawn, first)
 
     def _cut_back(
-        self, doing: str, error: OSError, events: list[type[Event]], first: int
+        self, doing: str, error: Exception, events: list[type[Event]], first: int
     ) -> tuple[str, tuple[str, ...]]:
         withdrawn = tuple(f"{n} {kind.__struct_config__.tag}" for n, kind in enumerate(events, first))
         shown = ", ".join(withdrawn[:8]) + (f" and {len(withdrawn) - 8} more" if len(withdrawn) > 8 else "")
-        text = f"{self._path}: {doing} failed ({error.strerror or error}); withdrawn: {shown}"
+        text = f"{self._path}: {doing} failed ({_words(error)}); withdrawn: {shown}"
         try:
             self._disk.truncate(self._handle, self._size)
         except OSError as second:
-            text += f"; cutting them off failed too ({second.strerror or second}): the next opening will see them"
+            text += f"; cutting them off failed too ({_words(second)}): the next opening will see them"
         return text, withdrawn
 
     def _refuse_poisoned(self) -> None:
@@ -355,3 +350,7 @@ def _close_all(disk: Disk, *handles: int) -> None:
     for handle in handles:
         if handle >= 0:
             disk.close(handle)
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

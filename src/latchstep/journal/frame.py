@@ -64,12 +64,12 @@ class Cursor:
     def accept(self, line: bytes) -> bool:
         """Move past a line (given without its newline) if it is the next one; else set `flaw` and stay."""
         n, b = self.n, self.b
-        if line[-_TAIL_SIZE:] != b',"crc":"%08x"}' % crc32(line[:-_TAIL_SIZE]):
+        if not line.endswith(b',"crc":"%08x"}' % crc32(line[:-_TAIL_SIZE])):
             self.flaw = "the checksum does not match"
             return False
         if not line.startswith(b'{"n":%d,"b":%d,"p":"%b","' % (n, b, self.p)):
-            # Usual after a sync: `b` is the line's own number. Anything between is lawful too: a line written
-            # while a sync is under way keeps the old `b`, and the next one names it.
+            # After a sync `b` is the line's own number. Anything between is lawful too: a line written while a
+            # sync is under way keeps the old `b`, and the next one names it.
             head = HEAD.match(line)
             if head is None or int(head[1]) != n:
                 self.flaw = f"line {n} is not where it belongs"
