@@ -188,13 +188,14 @@ class Store:
         return self.sessions / new_id
 
     def _discard(self, part: Path) -> None:
-        try:
-            for folder in (part / BLOBS, part / OUTPUTS, part):
-                for name in self._names(folder) - {BLOBS, OUTPUTS}:
+        """Remove a copy that was not finished. Where that fails it stays: it has no session's name."""
+        for folder in (part / BLOBS, part / OUTPUTS, part):
+            try:
+                for name in self._names(folder):
                     self._disk.unlink(folder / name)
                 self._disk.remove_directory(folder)
-        except OSError:
-            pass  # it has no session's name, so it is in nobody's way
+            except OSError:
+                pass
 
     def _copy_lines(self, source: Path, part: Path, last: int, changes: dict[str, Any]) -> set[str]:
         """Write lines 0 to `last`, reframed, durably. What they name: blobs and outputs.

@@ -66,7 +66,8 @@ class _File:
             may_be = [self.durable.get(sector, bytes(SECTOR)), *self.versions.get(sector, ())]
             sectors[sector] = may_be[choose(len(may_be))] if len(may_be) > 1 else may_be[0]
         self.data = bytearray(b"".join(sectors.values())[:size])
-        self.durable, self.durable_size, self.size_dirty = sectors, size, False
+        # What a file ends in reads as zeros when it grows again: the sector's rest beyond its end is gone.
+        self.durable, self.durable_size, self.size_dirty = {n: self.sector(n) for n in sectors}, size, False
         self.dirty, self.versions, self.sizes = set(), {}, []
 
 
