@@ -42,6 +42,7 @@ class Context:
     hand it to services that accept one. workspace: the folder the agent works in, or None.
     outputs: a folder for full outputs, made on first use. deps: whatever the agent was given.
     found: what `prepare` found when the call was judged. progress(text): shows a line while the tool runs.
+    captured: what a tool sets when it is interrupted, for the result: the part of its output that came.
     """
 
     call_id: str = ""
@@ -51,6 +52,7 @@ class Context:
     deps: Any = None
     found: Any = None
     progress: Callable[[str], None] = field(default=lambda text: None)
+    captured: str = ""
 
 
 @dataclass(frozen=True, slots=True)
