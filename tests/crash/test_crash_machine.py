@@ -132,8 +132,9 @@ class JournalMachine(RuleBasedStateMachine):
             assert told(list(self.journal.read())) == everything
             live = list(self.journal.live())
             assert told(live) == everything[live[0].seq :]
-            assert told(list(read_journal(HOME, len(everything) // 2, disk=self.disk))) == (
-                everything[len(everything) // 2 + 1 :]
+            assert (
+                told(list(read_journal(HOME, len(everything) // 2, disk=self.disk)))
+                == (everything[len(everything) // 2 + 1 :])
             )
 
     def teardown(self) -> None:

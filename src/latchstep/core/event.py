@@ -146,6 +146,8 @@ class ModelFailed(Event, frozen=True, tag="model.failed"):
 
 
 class MessageCompleted(Event, frozen=True, tag="message.completed"):
+    """The model's answer, whole. `raw_stop_reason` is the provider's own word, where it differs."""
+
     request_id: str
     message: Message
     stop_reason: StopReason
