@@ -31,7 +31,8 @@ _IDLE = ("session.created", "session.opened", "session.snapshot")
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A session as a list shows it. Times are Unix seconds and only labels.
 
-    status: how the last run ended, `unfinished` if it did not, `empty` if there was none.
+    status: how the last run ended, `unfinished` if it did not, `empty` if there was none, `unknown` if the last
+    line is longer than MAX_PEEK.
     damaged: what does not verify of what was looked at; empty if nothing.
     """
 
@@ -109,7 +110,7 @@ def _first_prompt(disk: Disk, handle: int, directory: Path) -> str:
                 return event.message.text[:MAX_PROMPT]
         if len(data) < size or size >= MAX_PEEK:
             return ""
-        size *= 8
+        size = min(size * 8, MAX_PEEK)
 
 
 def _last(disk: Disk, handle: int, end: int) -> tuple[float, str, bool]:
@@ -134,5 +135,5 @@ def _last(disk: Disk, handle: int, end: int) -> tuple[float, str, bool]:
                 status = event.status if event.type == "run.finished" else "unfinished"
                 break
         if status or not start or size >= MAX_PEEK:
-            return time, status or ("unfinished" if start else "empty"), True
-        size *= 8
+            return time, status or ("unknown" if start else "empty"), True
+        size = min(size * 8, MAX_PEEK)
