@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 from journal_kit import HEADER, CountingDisk, clock, raw_journal, snapshot, sync
 
 from latchstep.errors import JournalDamaged, JournalError
+from latchstep.journal.blob import read_blob
+from latchstep.journal.disk import OsDisk
 from latchstep.journal.file import FileJournal
 from latchstep.journal.reader import BLOCK, find_backwards, find_line, read_journal
+from latchstep.journal.store import Store
 
 
 def seqs(directory: Path, after: int = -1, verify: bool = True) -> list[int]:
@@ -46,6 +50,30 @@ def test_leaves_out_an_incomplete_last_line_and_changes_nothing(tmp_path: Path, 
         path.write_bytes(whole[:-cut])
         assert seqs(home, verify=verify) == [0, 1]
         assert path.read_bytes() == whole[:-cut]
+
+
+def test_a_writer_that_finishes_a_line_between_two_looks_is_no_damage(tmp_path: Path) -> None:
+    """The reader sees half of a long line, then the whole of it and a later one that proves it acknowledged."""
+    home = tmp_path / "s"
+    with FileJournal.create(home, HEADER) as journal:
+        sync(journal)
+        journal.append([clock(1, 9000)])
+        half = journal.size - 4000
+        sync(journal)
+        journal.append([clock(2)])
+
+    class Growing(OsDisk):
+        def __init__(self, shy: int) -> None:
+            self.shy = shy
+
+        def read(self, handle: int, size: int, offset: int) -> bytes:
+            self.shy -= 1
+            return super().read(handle, size if self.shy < 0 else min(size, max(0, half - offset)), offset)
+
+    for shy in range(12):
+        found = [event.seq for event in read_journal(home, disk=Growing(shy))]
+        assert found in ([0], [0, 1, 2])
+    assert found == [0]
 
 
 def test_stops_at_a_torn_group_and_reports_damage(tmp_path: Path) -> None:
@@ -106,6 +134,42 @@ def test_a_reader_that_knows_the_end_reads_little(tmp_path: Path) -> None:
         disk.bytes_read = 0
         list(read_journal(home, journal.head, disk=disk))
         assert disk.bytes_read < 3 * BLOCK
+
+
+def test_a_disk_that_cannot_be_read_is_a_journal_error(tmp_path: Path) -> None:
+    class Unreadable(CountingDisk):
+        left = 1 << 60
+
+        def read(self, handle: int, size: int, offset: int) -> bytes:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(5, "Input/output error")
+            return super().read(handle, size, offset)
+
+    disk = Unreadable()
+    store = Store(tmp_path, disk=disk)
+    with store.create("s", time=1.0) as journal:
+        name = journal.put_blob(b"blob")
+        journal.append([snapshot(0), clock(2)])
+        readings = (
+            lambda: list(journal.live()),
+            lambda: list(journal.read()),
+            lambda: list(read_journal(store.directory("s"), disk=disk)),
+            lambda: read_blob(store.directory("s"), name, disk=disk),
+            lambda: store.verify("s"),
+            lambda: store.fork("s", 2, "fork", time=2.0),
+        )
+        for action in readings:
+            disk.left = 0
+            with pytest.raises(JournalError, match=r"cannot be (read|made): Input/output error"):
+                action()
+            disk.left = 1
+            with contextlib.suppress(JournalError):
+                action()
+        disk.left = 0
+        assert "Input/output error" in store.list()[0].damaged
+    with pytest.raises(JournalError, match="Input/output error"):
+        store.open("s")
 
 
 def test_lines_are_found_wherever_they_lie(tmp_path: Path) -> None:
