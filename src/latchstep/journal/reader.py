@@ -96,9 +96,7 @@ def read_header(disk: Disk, handle: int, path: Path) -> SessionCreated | None:
         claims = _Header()
     if claims.type == "session.created" and claims.format > FORMAT:
         raise JournalTooNew(f"{path} has format {claims.format}; this program reads up to {FORMAT}: upgrade it")
-    cursor = Cursor()
-    if not newline:
-        cursor.flaw = "it has no newline"
+    cursor = Cursor(flaw="it has no newline")
     if not newline or not cursor.accept(line):
         refuse_damage(disk, handle, path, cursor)
         return None
