@@ -138,7 +138,7 @@ class TestList:
 
     def test_damage_is_said_and_never_raised(self, store: Store) -> None:
         for name in ("fine", "head", "tail", "torn", "group", "new", "void", "moved"):
-            with store.create(name, time=1.0) as journal:
+            with store.create(name, time=1.0, workspace=f"/{name}") as journal:
                 sync(journal)
                 journal.append([prompt("hi"), finished()])
                 sync(journal)
@@ -163,6 +163,7 @@ class TestList:
             assert (entries[name].damaged, entries[name].status) == ("", "completed")
         assert "damaged at line 0" in entries["head"].damaged
         assert "damaged at line 2" in entries["tail"].damaged
+        assert (entries["tail"].workspace, store.last("/tail")) == ("/tail", "tail")
         assert "format 9" in entries["new"].damaged
         assert "holds no session" in entries["void"].damaged
         assert "belongs to moved" in entries["moved-away"].damaged

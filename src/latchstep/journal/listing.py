@@ -63,27 +63,36 @@ def read_entry(disk: Disk, directory: Path) -> Entry:
         header = read_header(disk, handle, directory / JOURNAL)
         if header is None:
             raise unstarted(directory)
-        end = disk.size(handle)
-        time, status, whole = _last(disk, handle, end)
-        if not whole:  # torn, or damaged: find out as an opening would
-            time, status, _ = _last(disk, handle, valid_end(disk, handle, directory / JOURNAL).offset)
-        return Entry(
-            id=directory.name,
-            directory=str(directory),
-            workspace=header.workspace,
-            created=header.time,
-            last=time or header.time,
-            prompt=_first_prompt(disk, handle, directory),
-            status=status,
-            parent=header.parent,
-            damaged=_misnamed(header, directory),
-        )
+        return _entry(disk, handle, directory, header)
     except JournalError as error:
         return Entry(id=directory.name, directory=str(directory), damaged=str(error))
     except OSError as error:
         return Entry(id=directory.name, directory=str(directory), damaged=f"it cannot be read: {error.strerror}")
     finally:
         disk.close(handle)
+
+
+def _entry(disk: Disk, handle: int, directory: Path, header: SessionCreated) -> Entry:
+    time, status, damaged = 0.0, "unknown", _misnamed(header, directory)
+    try:
+        end = disk.size(handle)
+        time, status, whole = _last(disk, handle, end)
+        if not whole:  # torn, or damaged: find out as an opening would
+            time, status, _ = _last(disk, handle, valid_end(disk, handle, directory / JOURNAL).offset)
+        prompt = _first_prompt(disk, handle, directory)
+    except JournalError as error:
+        prompt, damaged = "", str(error)
+    return Entry(
+        id=directory.name,
+        directory=str(directory),
+        workspace=header.workspace,
+        created=header.time,
+        last=time or header.time,
+        prompt=prompt,
+        status=status,
+        parent=header.parent,
+        damaged=damaged,
+    )
 
 
 def _misnamed(header: SessionCreated, directory: Path) -> str:

@@ -105,9 +105,10 @@ class Store:
         return sorted(entries, key=lambda entry: (-entry.last, entry.id))
 
     def last(self, workspace: str) -> str | None:
-        """The id of the latest undamaged session of a workspace (compared by real path), or None."""
+        """The id of the latest session of a workspace (compared by real path), or None. It may be damaged: opening
+        says so, while a silent turn to an older one would not."""
         real = os.path.realpath(workspace)
-        return next((entry.id for entry in self.list() if entry.workspace == real and not entry.damaged), None)
+        return next((entry.id for entry in self.list() if entry.workspace == real), None)
 
     def fork(self, session_id: str, seq: int, new_id: str, *, time: float) -> Path:
         """A new session that begins as this one up to and with line `seq`. The whole source is verified first.
