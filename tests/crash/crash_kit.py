@@ -55,6 +55,14 @@ def synced_journal(groups: tuple[int, ...], disk: SimDisk | None = None) -> tupl
     return disk, disk.content(FILE).splitlines(keepends=True)
 
 
+def create_or_open(disk: SimDisk) -> FileJournal:
+    """The session after a creation that may have got anywhere; an opening only where line 0 had arrived whole."""
+    whole = FILE.parent.name in disk.names(HOME.parent) and FILE.name in disk.names(HOME)
+    if whole and b"\n" in disk.content(FILE):
+        return FileJournal.open(HOME, disk=disk)
+    return FileJournal.create(HOME, HEADER, disk=disk)
+
+
 def told(events: list[Event]) -> list[bytes]:
     """Events as they can be compared."""
     return [encode_event(found) for found in events]

@@ -52,7 +52,7 @@ def test_exactly_the_complete_prefix_comes_back(tail: str) -> None:
         disk.replace(FILE, damaged)
         count = complete(lines, cut)
         if count == 0:
-            with pytest.raises(JournalError, match="never written whole|not session.created"):
+            with pytest.raises(JournalError, match=r"never written whole|not session\.created"):
                 FileJournal.open(HOME, disk=disk)
             continue
         journal = FileJournal.open(HOME, disk=disk)

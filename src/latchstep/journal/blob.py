@@ -64,12 +64,12 @@ def read_blob(directory: Path, digest: str, *, disk: Disk | None = None) -> byte
     path = directory / BLOBS / digest
     try:
         handle = disk.open(path, "read")
+        try:
+            data = b"".join(blocks(disk, handle, 0))
+        finally:
+            disk.close(handle)
     except OSError as error:
-        raise JournalError(f"{path} cannot be opened: {error.strerror}") from error
-    try:
-        data = b"".join(blocks(disk, handle, 0))
-    finally:
-        disk.close(handle)
+        raise JournalError(f"{path} cannot be read: {error.strerror}") from error
     if digest_of(data) != digest:
         raise JournalError(f"{path} is damaged: its bytes are not what its name says")
     return data

@@ -80,7 +80,7 @@ class OsDisk:
 
     def open(self, path: Path, mode: Mode) -> int:
         handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if mode == "create":
+        if mode in {"create", "lock"}:
             try:
                 os.fchmod(handle, 0o600)
             except OSError:

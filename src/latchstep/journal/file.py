@@ -28,6 +28,7 @@ from .reader import (
     live_start,
     open_journal,
     read_header,
+    reading,
     start_at,
     unstarted,
     valid_end,
@@ -214,11 +215,8 @@ class FileJournal:
 
     def live(self) -> Iterator[Event]:
         """See `Journal.live`. Reads backwards to the last snapshot and to the line it needs; nothing before."""
-        handle = self._disk.open(self._path, "read")
-        try:
+        with reading(self._disk, self.directory) as handle:
             first = live_start(self._disk, handle, self._path, self._size)
-        finally:
-            self._disk.close(handle)
         return self._events(first)
 
     def read(self, after: int = -1) -> Iterator[Event]:
@@ -229,16 +227,13 @@ class FileJournal:
         head, end = self._head, self._size
         if first > head:
             return
-        handle = self._disk.open(self._path, "read")
-        try:
+        with reading(self._disk, self.directory) as handle:
             cursor = start_at(self._disk, handle, first, end)
             n, offset = cursor.n, cursor.offset
             for line in walk(blocks(self._disk, handle, offset, end), cursor):
                 if n >= first:
                     yield decode(self._path, line, n, offset)
                 n, offset = cursor.n, cursor.offset
-        finally:
-            self._disk.close(handle)
         if n <= head:
             raise JournalDamaged(str(self._path), n, offset, cursor.flaw or "the file ends before it")
 

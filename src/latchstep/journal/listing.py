@@ -31,7 +31,8 @@ _IDLE = ("session.created", "session.opened", "session.snapshot")
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A session as a list shows it. Times are Unix seconds and only labels.
 
-    status: how the last run ended, `unfinished` if it did not, `empty` if there was none.
+    status: how the last run ended, `unfinished` if it did not, `empty` if there was none, `unknown` if the last
+    line is longer than MAX_PEEK.
     damaged: what does not verify of what was looked at; empty if nothing.
     """
 
@@ -62,27 +63,36 @@ def read_entry(disk: Disk, directory: Path) -> Entry:
         header = read_header(disk, handle, directory / JOURNAL)
         if header is None:
             raise unstarted(directory)
-        end = disk.size(handle)
-        time, status, whole = _last(disk, handle, end)
-        if not whole:  # torn, or damaged: find out as an opening would
-            time, status, _ = _last(disk, handle, valid_end(disk, handle, directory / JOURNAL).offset)
-        return Entry(
-            id=directory.name,
-            directory=str(directory),
-            workspace=header.workspace,
-            created=header.time,
-            last=time or header.time,
-            prompt=_first_prompt(disk, handle, directory),
-            status=status,
-            parent=header.parent,
-            damaged=_misnamed(header, directory),
-        )
+        return _entry(disk, handle, directory, header)
     except JournalError as error:
         return Entry(id=directory.name, directory=str(directory), damaged=str(error))
     except OSError as error:
         return Entry(id=directory.name, directory=str(directory), damaged=f"it cannot be read: {error.strerror}")
     finally:
         disk.close(handle)
+
+
+def _entry(disk: Disk, handle: int, directory: Path, header: SessionCreated) -> Entry:
+    time, status, damaged = 0.0, "unknown", _misnamed(header, directory)
+    try:
+        end = disk.size(handle)
+        time, status, whole = _last(disk, handle, end)
+        if not whole:  # torn, or damaged: find out as an opening would
+            time, status, _ = _last(disk, handle, valid_end(disk, handle, directory / JOURNAL).offset)
+        prompt = _first_prompt(disk, handle, directory)
+    except JournalError as error:
+        prompt, damaged = "", str(error)
+    return Entry(
+        id=directory.name,
+        directory=str(directory),
+        workspace=header.workspace,
+        created=header.time,
+        last=time or header.time,
+        prompt=prompt,
+        status=status,
+        parent=header.parent,
+        damaged=damaged,
+    )
 
 
 def _misnamed(header: SessionCreated, directory: Path) -> str:
@@ -109,7 +119,7 @@ def _first_prompt(disk: Disk, handle: int, directory: Path) -> str:
                 return event.message.text[:MAX_PROMPT]
         if len(data) < size or size >= MAX_PEEK:
             return ""
-        size *= 8
+        size = min(size * 8, MAX_PEEK)
 
 
 def _last(disk: Disk, handle: int, end: int) -> tuple[float, str, bool]:
@@ -134,5 +144,5 @@ def _last(disk: Disk, handle: int, end: int) -> tuple[float, str, bool]:
                 status = event.status if event.type == "run.finished" else "unfinished"
                 break
         if status or not start or size >= MAX_PEEK:
-            return time, status or ("unfinished" if start else "empty"), True
-        size *= 8
+            return time, status or ("unknown" if start else "empty"), True
+        size = min(size * 8, MAX_PEEK)

@@ -7,6 +7,7 @@ line proves that it was acknowledged, and else the torn end of a write: see `fra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -63,6 +64,18 @@ def open_journal(disk: Disk, directory: Path, mode: Literal["read", "append"]) -
         raise JournalError(f"{path} cannot be opened: {error.strerror}") from error
 
 
+@contextmanager
+def reading(disk: Disk, directory: Path) -> Iterator[int]:
+    """A handle for reading a session's journal. What the disk refuses is a JournalError."""
+    handle = open_journal(disk, directory, "read")
+    try:
+        yield handle
+    except OSError as error:
+        raise JournalError(f"{directory / JOURNAL} cannot be read: {error.strerror}") from error
+    finally:
+        disk.close(handle)
+
+
 def unstarted(path: Path) -> JournalError:
     """What to say of a journal whose line 0 was never written whole."""
     return JournalError(
@@ -83,9 +96,7 @@ def read_header(disk: Disk, handle: int, path: Path) -> SessionCreated | None:
         claims = _Header()
     if claims.type == "session.created" and claims.format > FORMAT:
         raise JournalTooNew(f"{path} has format {claims.format}; this program reads up to {FORMAT}: upgrade it")
-    cursor = Cursor()
-    if not newline:
-        cursor.flaw = "it has no newline"
+    cursor = Cursor(flaw="it has no newline")
     if not newline or not cursor.accept(line):
         refuse_damage(disk, handle, path, cursor)
         return None
@@ -220,8 +231,7 @@ def read_journal(directory: Path, after: int = -1, verify: bool = True, *, disk:
     """
     disk = disk or OsDisk()
     path = directory / JOURNAL
-    handle = open_journal(disk, directory, "read")
-    try:
+    with reading(disk, directory) as handle:
         if read_header(disk, handle, path) is None:
             raise unstarted(path)
         cursor = start_at(disk, handle, max(after, 0), disk.size(handle))
@@ -229,24 +239,29 @@ def read_journal(directory: Path, after: int = -1, verify: bool = True, *, disk:
         for n, offset, line in lines(disk, handle, path, cursor):
             if n > after:
                 yield decode(path, line, n, offset)
-    finally:
-        disk.close(handle)
 
 
 def verified(disk: Disk, handle: int, path: Path, cursor: Cursor) -> Iterator[tuple[int, int, bytes]]:
     """Number, offset and bytes of each valid line from the cursor on. Stops at a torn end, leaving its place
     and flaw in the cursor; raises JournalDamaged if what stops it was acknowledged."""
+    proven = -1
     while True:
-        began = n, offset = cursor.n, cursor.offset
+        n, offset = cursor.n, cursor.offset
         for line in walk(blocks(disk, handle, offset), cursor):
             yield n, offset, line
             n, offset = cursor.n, cursor.offset
         if not cursor.flaw:
             return
-        if began == (n, offset):  # a second look at the same place: it was no writer cutting back meanwhile
+        try:
             refuse_damage(disk, handle, path, cursor)
+        except JournalDamaged:
+            # The proof was read after the bad line, and a writer may have finished that line in between. If it was
+            # acknowledged it is whole by now, so only a second look is final.
+            if proven == n:
+                raise
+            proven, cursor.flaw = n, ""
+        else:
             return
-        cursor.flaw = ""
 
 
 def _believed(disk: Disk, handle: int, path: Path, cursor: Cursor) -> Iterator[tuple[int, int, bytes]]:

@@ -23,7 +23,7 @@ from .disk import Disk, OsDisk, ensure_directory, write_all
 from .file import FileJournal
 from .frame import ORIGIN, Cursor, body, checksum, frame, walk
 from .listing import Entry, read_entry
-from .reader import JOURNAL, OUTPUTS, blocks, decode, open_journal, read_header, unstarted, verified
+from .reader import JOURNAL, OUTPUTS, blocks, decode, open_journal, read_header, reading, unstarted, verified
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MAX_CANDIDATES = 10
@@ -105,9 +105,10 @@ class Store:
         return sorted(entries, key=lambda entry: (-entry.last, entry.id))
 
     def last(self, workspace: str) -> str | None:
-        """The id of the latest undamaged session of a workspace (compared by real path), or None."""
+        """The id of the latest session of a workspace (compared by real path), or None. It may be damaged: opening
+        says so, while a silent turn to an older one would not."""
         real = os.path.realpath(workspace)
-        return next((entry.id for entry in self.list() if entry.workspace == real and not entry.damaged), None)
+        return next((entry.id for entry in self.list() if entry.workspace == real), None)
 
     def fork(self, session_id: str, seq: int, new_id: str, *, time: float) -> Path:
         """A new session that begins as this one up to and with line `seq`. The whole source is verified first.
@@ -159,13 +160,10 @@ class Store:
         return Report(lines=cursor.n, size=cursor.offset, torn=torn, damaged=damaged, blobs=tuple(sorted(blobs)))
 
     def _lines(self, source: Path, cursor: Cursor) -> Iterator[tuple[int, int, bytes]]:
-        handle = open_journal(self._disk, source, "read")
-        try:
+        with reading(self._disk, source) as handle:
             if read_header(self._disk, handle, source / JOURNAL) is None:
                 raise unstarted(source / JOURNAL)
             yield from verified(self._disk, handle, source / JOURNAL, cursor)
-        finally:
-            self._disk.close(handle)
 
     def _copy(
         self, source: Path, parent: str, last: int, new_id: str, time: float, *, skip_bad_blobs: bool = False

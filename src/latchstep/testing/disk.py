@@ -71,7 +71,25 @@ class _File:
         self.dirty, self.versions, self.sizes = set(), {}, []
 
 
-_GONE = _File()
+@dataclass(slots=True)
+class _Directory:
+    entries: dict[str, _File | _Directory] = field(default_factory=dict)
+    durable: dict[str, _File | _Directory] = field(default_factory=dict)
+
+    def cut(self, choose: Callable[[int], int], seen: set[int]) -> None:
+        """Each entry that differs from the synced one is either; what was renamed is not in both places."""
+        after: dict[str, _File | _Directory] = {}
+        for name in sorted({*self.entries, *self.durable}):
+            new, old = self.entries.get(name), self.durable.get(name)
+            node = old if new is old or choose(2) == 0 else new
+            if node is not None and id(node) not in seen:
+                seen.add(id(node))
+                after[name] = node
+                if isinstance(node, _File):
+                    node.cut(choose)
+                else:
+                    node.cut(choose, seen)
+        self.entries, self.durable = after, dict(after)
 
 
 class SimDisk:
@@ -82,9 +100,7 @@ class SimDisk:
         self.log: list[str] = []
         self._faults: dict[int, tuple[How, int]] = {}
         self._dead = False
-        self._root = root
-        self._entries: dict[Path, _File | None] = {root: None}
-        self._durable: dict[Path, _File | None] = {root: None}
+        self._root_path, self._root = root, _Directory()
         self._handles: dict[int, tuple[_File, Mode]] = {}
         self._locks: dict[int, int] = {}
         self._next = 3
@@ -103,15 +119,7 @@ class SimDisk:
     def power_cut(self, choose: Callable[[int], int]) -> None:
         """The machine ends. `choose(n)` picks what happened, from 0 to n - 1: `random.Random(7).randrange` will do."""
         self.kill()
-        for file in {id(file): file for file in (*self._entries.values(), *self._durable.values()) if file}.values():
-            file.cut(choose)
-        entries: dict[Path, _File | None] = {}
-        for path in sorted({*self._entries, *self._durable}):
-            before, after = self._durable.get(path, _GONE), self._entries.get(path, _GONE)
-            entry = before if before is after or choose(2) == 0 else after
-            if entry is not _GONE and (path == self._root or path.parent in entries):
-                entries[path] = entry
-        self._entries, self._durable = entries, dict(entries)
+        self._root.cut(choose, set())
 
     def content(self, path: Path) -> bytes:
         """What a reader sees in a file now."""
@@ -125,14 +133,13 @@ class SimDisk:
         file.sync()
 
     def open(self, path: Path, mode: Mode) -> int:
-        self._alive()
-        there = path in self._entries
+        folder = self._directory(path.parent)
+        there = path.name in folder.entries
         if mode == "create" and there:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         if not there and mode in {"create", "lock"}:
-            self._directory(path.parent)
             self._step(f"create {path.name}")
-            self._entries[path] = _File()
+            folder.entries[path.name] = _File()
         self._next += 1
         self._handles[self._next] = (self._file(path), mode)
         return self._next
@@ -186,42 +193,38 @@ class SimDisk:
             self._locks = {file: holder for file, holder in self._locks.items() if holder != handle}
 
     def make_directory(self, path: Path) -> None:
-        self._alive()
-        if path in self._entries:
+        folder = self._directory(path.parent)
+        if path.name in folder.entries:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-        self._directory(path.parent)
         self._step(f"mkdir {path.name}")
-        self._entries[path] = None
+        folder.entries[path.name] = _Directory()
 
     def sync_directory(self, path: Path) -> None:
-        self._directory(path)
+        folder = self._directory(path)
         self.barriers += 1
         self._step(f"sync {path.name}/")
-        for known in {*self._entries, *self._durable}:
-            if known.parent == path and known in self._entries:
-                self._durable[known] = self._entries[known]
-            elif known.parent == path:
-                del self._durable[known]
+        folder.durable = dict(folder.entries)
 
     def names(self, path: Path) -> list[str]:
-        self._directory(path)
-        return [known.name for known in self._entries if known.parent == path]
+        return list(self._directory(path).entries)
 
     def rename(self, old: Path, new: Path) -> None:
+        node = self._node(old)
+        target = self._directory(new.parent)
         self._step(f"rename {old.name}")
-        for known in [known for known in self._entries if known == old or old in known.parents]:
-            self._entries[new / known.relative_to(old)] = self._entries.pop(known)
+        del self._directory(old.parent).entries[old.name]
+        target.entries[new.name] = node
 
     def unlink(self, path: Path) -> None:
         self._file(path)
         self._step(f"unlink {path.name}")
-        del self._entries[path]
+        del self._directory(path.parent).entries[path.name]
 
     def remove_directory(self, path: Path) -> None:
-        if self.names(path):
+        if self._directory(path).entries:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
         self._step(f"rmdir {path.name}")
-        del self._entries[path]
+        del self._directory(path.parent).entries[path.name]
 
     def _alive(self) -> None:
         if self._dead:
@@ -245,21 +248,28 @@ class SimDisk:
         code = errno.ENOSPC if fault == "full" else errno.EIO
         raise OSError(code, os.strerror(code))
 
-    def _file(self, path: Path) -> _File:
+    def _node(self, path: Path) -> _File | _Directory:
         self._alive()
-        if path not in self._entries:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        file = self._entries[path]
-        if file is None:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        return file
+        node: _File | _Directory = self._root
+        for name in path.relative_to(self._root_path).parts:
+            if not isinstance(node, _Directory):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            if name not in node.entries:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            node = node.entries[name]
+        return node
 
-    def _directory(self, path: Path) -> None:
-        self._alive()
-        if path not in self._entries:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        if self._entries[path] is not None:
+    def _file(self, path: Path) -> _File:
+        node = self._node(path)
+        if not isinstance(node, _File):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return node
+
+    def _directory(self, path: Path) -> _Directory:
+        node = self._node(path)
+        if not isinstance(node, _Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        return node
 
     def _of(self, handle: int, writing: bool = False) -> _File:
         self._alive()
