@@ -183,7 +183,7 @@ class StrictChat:
     A script is raw text of a body (a string that begins with `#STATUS` or `#STALL` is an instruction), or a list
     of events: objects and `[DONE]` become `data:` lines; `#EOF` closes, `#RST` resets, `#STALL` holds open and is
     silent, `#PING` sends a ping event, `#PINGS n` one every n seconds for ever, `#STATUS n header=value` answers
-    with that status and the rest as its body, `#NOHEAD` sends nothing at all and holds.
+    with that status and the rest as its body, `#NOHEAD` sends nothing at all and holds, `#DROP` hangs up unanswered.
     `strict=False` accepts every body. Past the end of the scripts the answer is 404.
     """
 
@@ -289,6 +289,8 @@ class StrictChat:
             rest = "".join(event if isinstance(event, str) else json.dumps(event) for event in events[1:])
             headers.setdefault("content-type", "application/json")
             return await _respond(writer, int(status), headers, rest.encode())
+        if events and events[0] == "#DROP":
+            return False
         if events and events[0] == "#NOHEAD":
             await reader.read()
             return False
