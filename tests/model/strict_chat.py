@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -187,9 +188,12 @@ class StrictChat:
     `strict=False` accepts every body. Past the end of the scripts the answer is 404.
     """
 
-    def __init__(self, scripts: Sequence[Script] = (), *, strict: bool = True) -> None:
+    def __init__(
+        self, scripts: Sequence[Script] = (), *, strict: bool = True, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.scripts: list[Script] = list(scripts)
         self.strict = strict
+        self._tls = tls
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -233,9 +237,9 @@ class StrictChat:
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         port = server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}/v1"
         self._ready.set()
         await self._stop.wait()
         server.close()
