@@ -104,15 +104,8 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
     client = _clients.get((loop, secure)) or await _open_client(loop, secure)
     start = loop.time()
     try:
-        request = client.build_request(
-            "POST",
-            url,
-            content=body,
-            headers={"accept-encoding": "identity", "user-agent": "latchstep", **headers},
-            timeout=httpx2.Timeout(None, connect=deadlines.connect or None),
-        )
         async with asyncio.timeout(deadlines.first or None):
-            response = await client.send(request, stream=True)
+            response = await _send(client, url, body, headers, deadlines)
     except httpx2.ConnectTimeout:
         raise _late("connect", host, deadlines) from None
     except TimeoutError:
@@ -125,6 +118,38 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
         yield answer
     finally:
         await answer.aclose()
+
+
+async def _send(
+    client: httpx2.AsyncClient, url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
+) -> httpx2.Response:
+    """The answer's head. A kept connection that turns out to be closed is replaced by a new one, once.
+
+    llama.cpp promises to keep a connection and closes it after each streamed answer: the next request then breaks
+    before the server has seen it.
+    """
+    import httpx2
+
+    connected = False
+
+    async def trace(name: str, _info: object) -> None:
+        nonlocal connected
+        connected = connected or not name.startswith("http")  # anything else is connecting
+
+    request = client.build_request(
+        "POST",
+        url,
+        content=body,
+        headers={"accept-encoding": "identity", "user-agent": "latchstep", **headers},
+        timeout=httpx2.Timeout(None, connect=deadlines.connect or None),
+        extensions={"trace": trace},
+    )
+    try:
+        return await client.send(request, stream=True)
+    except (httpx2.RemoteProtocolError, httpx2.NetworkError):
+        if connected:
+            raise
+    return await client.send(request, stream=True)
 
 
 def _late(watch: str, host: str, deadlines: Deadlines) -> ModelError:

@@ -248,8 +248,13 @@ def test_flaws_are_said_in_words(text: str, reason: str) -> None:
     assert reason in flaw
 
 
-@given(st.dictionaries(st.text(max_size=5), st.recursive(st.none() | st.booleans() | st.text(max_size=9), st.lists)))
-@settings(max_examples=15)
+small = st.recursive(
+    st.none() | st.booleans() | st.text(max_size=4), lambda inner: st.lists(inner, max_size=3), max_leaves=4
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), small, max_size=3))
+@settings(max_examples=25, deadline=None)
 def test_every_cut_of_an_object_is_seen_as_cut(value: dict[str, Any]) -> None:
     for text in (json.dumps(value), json.dumps({"n": -1.5e-7, "t": True, "v": value}, ensure_ascii=False)):
         for end in range(1, len(text)):
@@ -257,7 +262,7 @@ def test_every_cut_of_an_object_is_seen_as_cut(value: dict[str, Any]) -> None:
 
 
 @given(st.text() | st.text(alphabet='{}[]":,\\ u0a1.-e+tn\ud83d'))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_no_text_raises(text: str) -> None:
     arguments, flaw, cut = parse_arguments(text)
     assert isinstance(arguments, dict)
@@ -314,7 +319,7 @@ fragment = st.fixed_dictionaries(
 
 
 @given(st.lists(fragment, max_size=12), st.sampled_from(["stop", "tool_calls", "length", "filtered"]))
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 def test_no_fragments_raise(fragments: list[Fragment], stop: str) -> None:
     completed = assemble(fragments, ["echo", "count"], stop)
     for call in completed.blocks:
@@ -324,7 +329,7 @@ def test_no_fragments_raise(fragments: list[Fragment], stop: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_splitting_arguments_changes_nothing(data: st.DataObject) -> None:
     texts = ['{"path":"a\\"}{"}', '{"path": "\\\\", "n": [1, {"x": null}]}', "{}"]
     with_id = data.draw(st.booleans())

@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -183,13 +184,16 @@ class StrictChat:
     A script is raw text of a body (a string that begins with `#STATUS` or `#STALL` is an instruction), or a list
     of events: objects and `[DONE]` become `data:` lines; `#EOF` closes, `#RST` resets, `#STALL` holds open and is
     silent, `#PING` sends a ping event, `#PINGS n` one every n seconds for ever, `#STATUS n header=value` answers
-    with that status and the rest as its body, `#NOHEAD` sends nothing at all and holds.
+    with that status and the rest as its body, `#NOHEAD` sends nothing at all and holds, `#DROP` hangs up unanswered.
     `strict=False` accepts every body. Past the end of the scripts the answer is 404.
     """
 
-    def __init__(self, scripts: Sequence[Script] = (), *, strict: bool = True) -> None:
+    def __init__(
+        self, scripts: Sequence[Script] = (), *, strict: bool = True, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.scripts: list[Script] = list(scripts)
         self.strict = strict
+        self._tls = tls
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -233,9 +237,9 @@ class StrictChat:
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         port = server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}/v1"
         self._ready.set()
         await self._stop.wait()
         server.close()
@@ -289,6 +293,8 @@ class StrictChat:
             rest = "".join(event if isinstance(event, str) else json.dumps(event) for event in events[1:])
             headers.setdefault("content-type", "application/json")
             return await _respond(writer, int(status), headers, rest.encode())
+        if events and events[0] == "#DROP":
+            return False
         if events and events[0] == "#NOHEAD":
             await reader.read()
             return False

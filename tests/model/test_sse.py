@@ -65,7 +65,7 @@ def test_b37_every_split_gives_the_same_events(stream: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from([b"\r", b"\n", b"data", b":", b" ", b"x", b"event", "é".encode(), b"\xff", b"\xef"])))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_any_bytes_read_alike_in_one_piece_and_in_single_bytes(pieces: list[bytes]) -> None:
     stream = b"".join(pieces)
     assert read(stream) == read(stream, *range(1, len(stream)))

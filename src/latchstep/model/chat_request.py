@@ -78,11 +78,13 @@ class Encoder:
         if request.max_output is not None:
             tail[self._dialect.max_tokens] = request.max_output
         tail.update(settings)
-        pieces = self._messages(request.messages)
-        if request.system.strip():
-            pieces = [_json({"role": "system", "content": request.system}), *pieces]
-        tools = self._tool_list(request.tools)
-        return b"".join((_json(head)[:-1], b',"messages":[', b",".join(pieces), b"],", tools, _json(tail)[1:]))
+        kept, open_end = self._messages(request.messages)
+        system = request.system if _visible(request.system) else ""
+        first = _json({"role": "system", "content": system}) if system else b""
+        parts = [_json(head)[:-1], b',"messages":[', first, *kept, *open_end, b"],", self._tool_list(request.tools)]
+        if not system:
+            parts[3] = parts[3].removeprefix(b",")
+        return b"".join((*parts, _json(tail)[1:]))
 
     def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
         if not tools:
@@ -102,7 +104,8 @@ class Encoder:
             self._tools = (tools, b'"tools":' + _json(listed) + b",")
         return self._tools[1]
 
-    def _messages(self, messages: Sequence[Message]) -> list[bytes]:
+    def _messages(self, messages: Sequence[Message]) -> tuple[list[bytes], list[bytes]]:
+        """Encoded messages, each after a comma: those kept for the next request, and those of the open end."""
         kept = self._recall(messages)
         start = kept.count
         exchange: list[Message] = []
@@ -113,7 +116,7 @@ class Encoder:
                 exchange = []
             exchange.append(message)
         open_end, _ = self._exchange(exchange, kept.ids, kept.count)
-        return [*kept.pieces, *open_end]
+        return kept.pieces, open_end
 
     def _recall(self, messages: Sequence[Message]) -> Encoded:
         base = getattr(messages, "base", None)
@@ -147,21 +150,21 @@ class Encoder:
             return [], set()
         first = exchange[0]
         if first.role == "user":
-            return [_json(body) for body in [_user(first)] if body], set()
+            return [b"," + _json(body) for body in [_user(first)] if body], set()
         ids: dict[int, str] = {}
         used: set[str] = set()
         for at, call in enumerate(first.calls):
             ids[at] = self._wire_id(call.id or f"call_{place}_{at}", taken | used if used else taken)
             used.add(ids[at])
         body = _assistant(first, list(ids.values()), first.origin == self._origin)
-        pieces = [_json(body)] if body else []
+        pieces = [b"," + _json(body)] if body else []
         pictures: list[dict[str, Any]] = []
         for at, result in enumerate(_pair(first.calls, exchange[1:])):
             text, shown = _result(result)
-            pieces.append(_json({"role": "tool", "tool_call_id": ids[at], "content": text}))
+            pieces.append(b"," + _json({"role": "tool", "tool_call_id": ids[at], "content": text}))
             pictures += shown
         if pictures:
-            pieces.append(_json({"role": "user", "content": pictures}))
+            pieces.append(b"," + _json({"role": "user", "content": pictures}))
         return pieces, used
 
     def _wire_id(self, id: str, taken: set[str]) -> str:
