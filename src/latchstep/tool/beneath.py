@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,19 +28,24 @@ _MAX_LINKS = 40
 OpenBeneath = Callable[[int, str, int], int]
 
 
-def open_beneath(root: int, path: str, flags: int) -> int:
-    """Open a relative path beneath an open folder. Links that stay inside are followed. Raises OSError.
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How files are opened and made on this system.
 
-    EXDEV: it would lead out, or a link on the way is absolute.
+    open(root, path, flags): a descriptor of a relative path beneath an open folder; links that stay inside are
+        followed. OSError EXDEV where it would lead out or a link on the way is absolute.
+    nameless: new files are written without a name first, so that a kill leaves nothing behind.
     """
-    return best_opener()(root, path, flags | os.O_CLOEXEC)
+
+    open: OpenBeneath
+    nameless: bool
 
 
 @cache
-def best_opener() -> OpenBeneath:
-    """The kernel's resolution where it works here, found by trying (a sandbox may forbid it), else the walk."""
+def best_ways() -> Ways:
+    """The kernel's own where they work, found by trying (a sandbox may forbid them), else the portable ones."""
     opener = kernel_opener()
-    return walk_beneath if opener is None else opener
+    return PORTABLE if opener is None else Ways(opener, hasattr(os, "O_TMPFILE"))
 
 
 @cache
@@ -127,6 +133,9 @@ def walk_beneath(root: int, path: str, flags: int) -> int:
             os.close(folder)
 
 
+PORTABLE = Ways(walk_beneath, nameless=False)
+
+
 def link_target(folder: int, name: str) -> str | None:
     """What the symbolic link at a name says; None where something else stands there, or nothing."""
     try:
@@ -159,13 +168,13 @@ class NotDurable(OSError):
     """The file stands as asked, but the folder could not be synced."""
 
 
-def replace(folder: int, name: str, data: bytes, present: os.stat_result | None) -> None:
+def replace(folder: int, name: str, data: bytes, present: os.stat_result | None, ways: Ways) -> None:
     """Put a file of these bytes at a name of an open folder, whole or not at all, durable on return.
 
     present: the status of the file to be replaced, whose mode and owner are kept; None where there must be none.
     FileExistsError where what stands there is something else by now. No other file is left behind on an error.
     """
-    fd, temporary = _temporary(folder, present)
+    fd, temporary = _temporary(folder, present, ways)
     try:
         try:
             _fill(fd, data, present)
@@ -187,10 +196,10 @@ def replace(folder: int, name: str, data: bytes, present: os.stat_result | None)
         raise NotDurable(error.errno, error.strerror, name) from error
 
 
-def _temporary(folder: int, present: os.stat_result | None) -> tuple[int, str]:
+def _temporary(folder: int, present: os.stat_result | None, ways: Ways) -> tuple[int, str]:
     """A new file to write to: without a name where the system can, so that a kill leaves nothing behind."""
     mode = 0o666 if present is None else 0o600
-    if hasattr(os, "O_TMPFILE") and best_opener() is not walk_beneath:
+    if ways.nameless:
         try:
             return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), ""
         except OSError as error:

@@ -60,11 +60,18 @@ class Workspace:
     """A folder and the only way into it. Close it, or use it as a context manager.
 
     root: an existing folder, else DefinitionError. protected: further paths that file tools never write.
+    ways: how paths are opened; the best way that works here by default.
     Paths given to its methods are relative to the root, or absolute within it. Methods raise ToolError with a
     text for the model. Safe to use from several threads.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, protected: Sequence[str | os.PathLike[str]] = ()) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        protected: Sequence[str | os.PathLike[str]] = (),
+        ways: beneath.Ways | None = None,
+    ) -> None:
         given = Path(os.path.abspath(root))
         try:
             self.root = given.resolve(strict=True)
@@ -73,6 +80,7 @@ class Workspace:
             raise DefinitionError(f"the workspace {str(root)!r} is not a folder that can be opened: {error}") from error
         self._spellings = (given, self.root)
         self._protected = tuple(Path(os.path.realpath(path)) for path in protected)
+        self._ways = beneath.best_ways() if ways is None else ways
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -129,12 +137,12 @@ class Workspace:
         """The real path that a write would go to, also where its folders are still missing."""
         parts = self._relative(path).split("/")
         for end in range(len(parts), 0, -1):
+            if end < len(parts) and parts[end - 1] == "..":
+                raise ToolError(f"{shown(path)}: a folder before `..` does not exist")
             try:
                 with self._parent("/".join(parts[:end])) as (_, name, real):
                     place = "/".join(part for part in (real, name, *parts[end:]) if part)
             except _Missing:
-                if parts[end - 1] == "..":
-                    raise ToolError(f"{shown(path)}: a folder before `..` does not exist") from None
                 continue
             self._refuse_protected(place, path)
             return place
@@ -177,12 +185,12 @@ class Workspace:
 
     def _opened(self, relative: str, flags: int) -> int:
         try:
-            return beneath.open_beneath(self._fd, relative, flags)
+            return self._ways.open(self._fd, relative, flags | os.O_CLOEXEC)
         except FileNotFoundError:
             other = None if relative.isascii() else self._other_form(relative)
             if other is None:
                 raise
-            return beneath.open_beneath(self._fd, other, flags)
+            return self._ways.open(self._fd, other, flags | os.O_CLOEXEC)
 
     def _attempt(self, path: str, act: Callable[[], T]) -> T:
         """Do it, and say what the system said in words for the model."""
@@ -219,7 +227,7 @@ class Workspace:
         found = ""
         for part in relative.split("/"):
             if not part.isascii():
-                fd = beneath.open_beneath(self._fd, found or ".", os.O_RDONLY | os.O_DIRECTORY)
+                fd = self._ways.open(self._fd, found or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     names = os.listdir(fd)
                 finally:
@@ -240,7 +248,7 @@ class Workspace:
         if len(data) > MAX_FILE_BYTES:
             raise ToolError(f"{shown(path)}: {_too_large(len(data), MAX_FILE_BYTES)}")
         try:
-            beneath.replace(parent, name, data, status)
+            beneath.replace(parent, name, data, status, self._ways)
         except beneath.NotDurable as error:
             raise ToolError(f"{shown(path)} was written, but may be lost in a power cut ({error.strerror})") from error
         except FileExistsError as error:
