@@ -108,11 +108,12 @@ def _beneath(root: Path, cwd: str) -> Path:
     top = root.resolve()
     try:
         folder = (top / cwd).resolve()
+        is_folder = folder.is_dir()
     except (OSError, RuntimeError, ValueError) as error:
         raise ToolError(f"cwd {cwd!r} cannot be followed: {error}") from None
     if not folder.is_relative_to(top):
         raise ToolError(f"cwd {cwd!r} is outside the workspace; give a folder beneath it, such as '.'")
-    if not folder.is_dir():
+    if not is_folder:
         raise ToolError(f"cwd {cwd!r} is not a folder in the workspace")
     return folder
 

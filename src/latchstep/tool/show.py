@@ -90,6 +90,6 @@ def _where(capture: Capture) -> str:
 
 def _readable_end(data: bytes) -> str:
     """Text at the end of binary output: often the error message of what came after it."""
-    text = re.sub(r"(\\x[0-9a-f]{2})+", "\x00", clean_output(data[-512:]))
+    text = re.sub(r"(\\x[0-9a-f]{2})+", "\x00", clean_output(data[-512:].replace(b"\r", b"\n")))
     words = " ".join(re.findall(r"[ -~]{3,}", text))[-200:]
     return f", readable at its end: {words!r}" if words else ""

@@ -21,15 +21,21 @@ def clean_output(data: bytes | str) -> str:
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     text = _ESCAPES.sub("", text).replace("\r\n", "\n")
     if "\r" in text:
-        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+        text = "\n".join(_last_state(line) for line in text.split("\n"))
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+def _last_state(line: str) -> str:
+    """Of a line written over and over, the last state that shows anything."""
+    states = [state for state in line.split("\r") if _CONTROLS.sub("", state).strip()]
+    return states[-1] if states else ""
+
+
 def looks_binary(data: bytes) -> bool:
-    """Is this mostly not text: a NUL early on with much else unprintable, or over 30 % control or invalid bytes?"""
+    """Is over 30 % of the beginning neither text nor valid UTF-8?"""
     sample = data[:8192]
     if not sample:
         return False
     text = sample.decode("utf-8", "replace")
     odd = sum(1 for char in text if char == "\ufffd" or (char < " " and char not in "\t\n\r\x1b\b\f"))
-    return odd > 0.3 * len(text) or (b"\0" in sample and odd > 0.05 * len(text))
+    return odd > 0.3 * len(text)
