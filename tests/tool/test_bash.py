@@ -284,6 +284,19 @@ def test_b63_the_exit_status_is_data(tmp_path: Path, command: str, exit: int | N
     with_bash(tmp_path, work)
 
 
+def test_the_kept_output_cannot_be_forged_through_the_descriptor(tmp_path: Path) -> None:
+    async def work(call: Call) -> None:
+        forge = "echo real; : > /proc/self/fd/1; truncate -s 0 /proc/self/fd/1; ls -l /proc/self/fd; seq 1 50000"
+        result = await call(forge, Context(call_id="c", outputs=tmp_path / "outputs"))
+        whole = (tmp_path / "outputs" / result.output).read_text()
+        assert whole.startswith("real\n")
+        assert whole.endswith("49999\n50000\n")
+        assert "outputs" not in whole
+        assert set(re.findall(r" (\d+) -> ", whole)) == {"0", "1", "2", "3"}  # 3 is what `ls` reads
+
+    with_bash(tmp_path, work)
+
+
 def test_b02_a_cancelled_command_leaves_what_it_had_written(tmp_path: Path) -> None:
     async def work(call: Call) -> None:
         context = Context()

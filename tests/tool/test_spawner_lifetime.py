@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -73,11 +73,11 @@ def wait_until(condition: object, seconds: float = 20) -> None:
 
 
 @contextmanager
-def owner(lock: Path, runaways: str) -> Iterator[tuple[dict[str, int], str]]:
+def owner(lock: Path, runaways: str, later: str = "") -> Iterator[tuple[dict[str, int], str]]:
     """A process with a spawner, one finished command that left much behind and one that runs: pids by role."""
     number = str(next(NUMBERS))
     script = runaways.format(n=number, python=sys.executable)
-    arguments = [sys.executable, "-c", OWNER, str(lock), script, script + "wait"]
+    arguments = [sys.executable, "-c", OWNER, str(lock), script, later.format(n=number) + script + "wait"]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
@@ -91,7 +91,8 @@ def owner(lock: Path, runaways: str) -> Iterator[tuple[dict[str, int], str]]:
         assert process.stdout
         process.stdout.close()
         for pid in living(number):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def worker_of(guard: int) -> int:
@@ -148,16 +149,31 @@ def test_a_stopped_guard_or_worker_saves_nobody(tmp_path: Path, stopped: str) ->
 
 
 def test_signals_of_the_terminal_do_not_reach_the_spawner(tmp_path: Path) -> None:
-    with owner(tmp_path / "lock", RUNAWAYS) as (pids, number):
+    with owner(tmp_path / "lock", RUNAWAYS) as (pids, _):
         table = proctable.walk()
         assert {table[pids["guard"]][2], table[pids["worker"]][2]} == {pids["guard"]}
         assert table[pids["owner"]][2] != pids["guard"]
-        before = living(number)
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            for role in ("guard", "worker"):
+        for role in ("guard", "worker"):
+            status = proctable.read_file(f"/proc/{pids[role]}/status").decode()
+            ignored = int(status.split("SigIgn:")[1].split()[0], 16)
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                assert ignored >> (each - 1) & 1
                 os.kill(pids[role], each)
-        assert set(before) <= set(living(number))
         assert {pids["guard"], pids["worker"]} <= set(proctable.walk())
+
+
+def test_the_lock_tells_of_what_no_watch_could_find(tmp_path: Path) -> None:
+    """All three killed, a process without mark left, and another command that had unlocked what it inherited."""
+    with owner(tmp_path / "lock", CLEARED * 10 + "sleep {n} &\n", "flock -u 97\n") as (pids, number):
+        for role in ("guard", "worker", "owner"):
+            os.kill(pids[role], signal.SIGKILL)
+        wait_until(lambda: not set(pids.values()) & set(proctable.walk()))
+        strays = living(number)
+        assert len(strays) >= 20
+        assert still_running(tmp_path / "lock")
+        for pid in strays:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not still_running(tmp_path / "lock"))
 
 
 def test_a_fork_of_the_owner_does_not_keep_it_alive(tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ class Worker:
             for _, _, item in ancillary
             for at in range(0, len(item) - 3, 4)
         ]
+        for fd in () if CLOSE_ON_EXEC else fds:
+            os.set_inheritable(fd, False)
         kind, *fields = data.split(b"\0")
         match kind:
             case b"spawn":
