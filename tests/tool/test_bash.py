@@ -245,8 +245,8 @@ asyncio.run(main())
     keys = {"ANTHROPIC_API_KEY": "sk-ant-test", "OPENAI_API_KEY": "x", "GH_TOKEN": "y", "AGENT_FOO": "z"}
     commands = [
         "env | grep -c -E 'API_KEY|TOKEN|SECRET|FOO'",
-        "tr '\\0' '\\n' < /proc/$PPID/environ | grep -c API_KEY",
-        "echo $HOME; umask 0777; echo x > private",
+        "{ tr '\\0' '\\n' < /proc/$PPID/environ; } 2>/dev/null | grep -c API_KEY",
+        "echo $HOME",
     ]
     done = subprocess.run(
         [sys.executable, "-c", program, *commands],
