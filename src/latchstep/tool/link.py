@@ -18,7 +18,7 @@ from .capture import Capture
 from .outcome import Report, parse_report
 from .text import clean_output
 
-PATIENCE = proctable.KILL_LIMIT + 2.0
+PATIENCE = proctable.KILL_LIMIT + 1.0
 """Seconds beyond its own deadlines after which a silent spawner is killed, with everything it started."""
 BURY_LIMIT = 2.0
 """Seconds in which guard and worker end everything by themselves, before we kill what we find."""

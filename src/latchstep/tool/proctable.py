@@ -18,7 +18,7 @@ except ImportError:  # pragma: no cover
 MARK = b"LATCHSTEP_SPAWN"
 """The variable that everything spawned carries: `TOKEN.ID`, of the spawner and of the command."""
 
-KILL_LIMIT = 5.0
+KILL_LIMIT = 3.0
 """Seconds of repeated SIGKILL after which what still lives is given up."""
 TICK = 0.005
 
@@ -110,9 +110,15 @@ def name_of(pid: int) -> bytes:
 
 
 def send_signal(table: Table, pids: list[int], number: int) -> None:
-    """Signal whole groups first: the kernel does that at once for all members, forking ones included."""
-    groups = {table[pid][1] for pid in pids} - {0, 1, os.getpgrp()}
-    for kill, target in [*((os.killpg, group) for group in groups), *((os.kill, pid) for pid in pids)]:
+    """Signal each process once; SIGKILL goes to whole groups before that.
+
+    The kernel kills a group at one moment, members that are forking included. Other signals must not come twice: to
+    some programs a second SIGTERM means "now, without tidying up".
+    """
+    targets = [(os.kill, pid) for pid in pids]
+    if number == signal.SIGKILL:
+        targets = [(os.killpg, group) for group in {table[pid][1] for pid in pids} - {0, 1, os.getpgrp()}] + targets
+    for kill, target in targets:
         try:
             kill(target, number)
         except OSError:  # gone already, or another user's: the next look tells
@@ -127,16 +133,16 @@ def kill_marked(token: bytes) -> int:
     return len(pids)
 
 
-def reap() -> dict[int, int] | None:
-    """Statuses of children that ended; None when there is no child at all, living or dead."""
+def reap() -> tuple[dict[int, int], bool]:
+    """Statuses of children that ended, and whether there is no child at all now, living or dead."""
     ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return ended or None
+            return ended, True
         if pid == 0:
-            return ended
+            return ended, False
         ended[pid] = status
 
 

@@ -98,11 +98,10 @@ class Worker:
                         return stop
                 else:
                     self.drain(fd)
-            ended = proctable.reap()
-            self.childless = ended is None
+            ended, self.childless = proctable.reap()
             now = time.monotonic()
             for command in list(self.commands.values()):
-                if ended and command.status is None and command.pid in ended:
+                if command.status is None and command.pid in ended:
                     command.status, command.ended = ended[command.pid], now
                 self.advance(command, now)
             self.resume_drains(now)
@@ -135,6 +134,8 @@ class Worker:
             for _, _, item in ancillary
             for at in range(0, len(item) - 3, 4)
         ]
+        for fd in () if CLOSE_ON_EXEC else fds:
+            os.set_inheritable(fd, False)
         kind, *fields = data.split(b"\0")
         match kind:
             case b"spawn":
@@ -185,7 +186,7 @@ class Worker:
         else:
             id = fields[0].decode()
             self.commands[id] = Command(id, id, pid, float(fields[1]), float(fields[2]))
-            self.sessions[pid] = id
+            self.sessions[pid], self.childless = id, False
         finally:
             os.chdir("/")
             for fd in (output, *more):
