@@ -6,11 +6,11 @@ import asyncio
 import random
 
 import pytest
-from crash_kit import FILE, HEADER, HOME, create_or_open, event, expected, sync, told
 
 from latchstep.errors import JournalError, JournalPoisoned
 from latchstep.journal.file import FileJournal
 from latchstep.testing.disk import Died, SimDisk
+from tests.crash.crash_kit import FILE, HEADER, HOME, create_or_open, event, expected, sync, told
 
 
 def started(disk: SimDisk) -> FileJournal:

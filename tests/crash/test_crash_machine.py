@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from crash_kit import FILE, HEADER, HOME, event, snapshot, sync, told
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,6 +13,7 @@ from latchstep.errors import JournalPoisoned
 from latchstep.journal.file import FileJournal
 from latchstep.journal.reader import read_journal
 from latchstep.testing.disk import Died, SimDisk
+from tests.crash.crash_kit import FILE, HEADER, HOME, event, snapshot, sync, told
 
 counts = st.integers(1, 4)
 parts = st.integers(0, 1200)

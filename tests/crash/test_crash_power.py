@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from crash_kit import FILE, HEADER, HOME, create_or_open, event, snapshot, sync, told
 
 from latchstep.journal.blob import read_blob
 from latchstep.journal.file import FileJournal
 from latchstep.testing.disk import Died, SimDisk
+from tests.crash.crash_kit import FILE, HEADER, HOME, create_or_open, event, snapshot, sync, told
 
 
 class Model:

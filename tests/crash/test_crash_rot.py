@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from crash_kit import FILE, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
 
 from latchstep.errors import JournalDamaged
 from latchstep.journal.file import FileJournal
 from latchstep.journal.reader import read_journal
 from latchstep.testing.disk import SECTOR, SimDisk
+from tests.crash.crash_kit import FILE, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
 
 GROUPS = (1, 2, 1, 1)
 

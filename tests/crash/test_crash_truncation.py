@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from crash_kit import FILE, HEADER, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
 
 from latchstep.errors import JournalDamaged, JournalError
 from latchstep.journal.file import FileJournal
 from latchstep.journal.frame import ORIGIN, checksum, frame
 from latchstep.testing.disk import SimDisk
+from tests.crash.crash_kit import FILE, HEADER, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
 
 RANDOM = random.Random(11)
 

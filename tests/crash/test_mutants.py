@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, PACKAGE, mutate
+
+from tests.crash.mutants import MUTANTS, PACKAGE, mutate
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from journal_kit import HEADER, CountingDisk, clock, finished, framed, prompt, raw_journal, snapshot, sync
 
 from latchstep.core.event import SessionCreated, SessionOpened, Unknown
 from latchstep.errors import JournalDamaged, JournalError, JournalLocked, JournalPoisoned, JournalTooNew
@@ -21,6 +20,7 @@ from latchstep.journal.file import FileJournal
 from latchstep.journal.frame import MAX_LINE
 from latchstep.journal.reader import MAX_HEADER
 from latchstep.testing.disk import SimDisk
+from tests.journal.journal_kit import HEADER, CountingDisk, clock, finished, framed, prompt, raw_journal, snapshot, sync
 
 
 def lines_of(directory: Path) -> list[dict[str, object]]:
@@ -320,7 +320,7 @@ class TestLive:
         home = raw_journal(
             tmp_path / "s",
             b'"type":"session.created","session_id":"s"',
-            b'"type":"tool.finished","call_id":"c","name":"t","outcome":"ok","content":' + inner,
+            b'"type":"tool.finished","call_id":"c","name":"t","outcome":"ok","content":"x","details":' + inner,
             b'"type":"clock.passed","limit":"x","seconds":1.0',
         )
         with FileJournal.open(home) as journal:

@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from journal_kit import HEADER, CountingDisk, clock, raw_journal, snapshot, sync
 
 from latchstep.errors import JournalDamaged, JournalError
 from latchstep.journal.blob import read_blob
@@ -15,6 +14,7 @@ from latchstep.journal.disk import OsDisk
 from latchstep.journal.file import FileJournal
 from latchstep.journal.reader import BLOCK, find_backwards, find_line, read_journal
 from latchstep.journal.store import Store
+from tests.journal.journal_kit import HEADER, CountingDisk, clock, raw_journal, snapshot, sync
 
 
 def seqs(directory: Path, after: int = -1, verify: bool = True) -> list[int]:

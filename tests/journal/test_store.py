@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 
 import pytest
-from journal_kit import HEADER, CountingDisk, clock, finished, prompt, raw_journal, snapshot, sync
 
 from latchstep.core.event import SessionOpened, ToolFinished
 from latchstep.errors import JournalDamaged, JournalError, JournalLocked, SessionError
@@ -18,6 +17,7 @@ from latchstep.journal.listing import HEAD_BYTES, MAX_PROMPT, TAIL_BYTES
 from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store, default_root
 from latchstep.testing.disk import Died, SimDisk
+from tests.journal.journal_kit import HEADER, CountingDisk, clock, finished, prompt, raw_journal, snapshot, sync
 
 
 @pytest.fixture

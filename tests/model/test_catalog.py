@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from strict_chat import StrictChat, text_answer
 
 from latchstep.core.message import user
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.model import catalog
 from latchstep.model.base import Model, Request
 from latchstep.model.catalog import SERVICES, model
+from tests.model.strict_chat import StrictChat, text_answer
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strict_chat import split
-from vectors import recorded, vector
 
 from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import Provider, Text, Thinking, ToolCall, Usage
@@ -19,6 +17,8 @@ from latchstep.errors import RETRYABLE, ModelError
 from latchstep.model.chat_answer import Decoder
 from latchstep.model.failure import body_failure, http_failure, load_body
 from latchstep.model.sse import SSEParser
+from tests.model.strict_chat import split
+from tests.model.vectors import recorded, vector
 
 TOOLS = ("echo", "read", "write", "bash", "count", "slow", "fail")
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strict_chat import refusal
 
 from latchstep.core.message import Block, Image, Message, Provider, Text, Thinking, ToolCall, ToolResult, user
 from latchstep.errors import DefinitionError
 from latchstep.model import chat_request
 from latchstep.model.base import Request, ToolSpec
 from latchstep.model.chat_request import NO_OUTPUT, NO_RESULT, Dialect, Encoder, legal_name
+from tests.model.strict_chat import refusal
 
 ORIGIN = "openai-chat:m"
 

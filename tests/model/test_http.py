@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from strict_chat import StrictChat, text_answer
+
+from tests.model.strict_chat import StrictChat, text_answer
 
 ASK = """
 import asyncio, sys

@@ -15,8 +15,6 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from strict_chat import StrictChat, call_answer, split, text_answer
-from vectors import vector
 
 from latchstep import http
 from latchstep.core.chunk import Chunk, Completed, Delta
@@ -26,6 +24,8 @@ from latchstep.http import Deadlines
 from latchstep.model.base import Model, Request, ToolSpec
 from latchstep.model.failure import retry_after
 from latchstep.model.openai_chat import OpenAIChat, check_key, endpoint
+from tests.model.strict_chat import StrictChat, call_answer, split, text_answer
+from tests.model.vectors import vector
 
 KEY = "sk-very-secret"
 TOOLS = tuple(ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("echo", "read", "count", "fs.read"))

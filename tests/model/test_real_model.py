@@ -8,13 +8,13 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from small_model import small_model
 
 from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import Message, Text, ToolCall, ToolResult, user
 from latchstep.errors import ModelError
 from latchstep.model.base import Model, Request, ToolSpec
 from latchstep.model.catalog import model
+from tests.model.small_model import small_model
 
 pytestmark = pytest.mark.real_model
 

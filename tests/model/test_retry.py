@@ -8,8 +8,6 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from strict_chat import StrictChat, split, text_answer
-from vectors import vector
 
 from latchstep.core.chunk import Chunk, Completed, Delta, Failed
 from latchstep.core.message import Text, user
@@ -17,6 +15,8 @@ from latchstep.errors import RETRYABLE, ModelError
 from latchstep.model.base import Model, Request
 from latchstep.model.openai_chat import OpenAIChat
 from latchstep.model.retry import retrying
+from tests.model.strict_chat import StrictChat, split, text_answer
+from tests.model.vectors import vector
 
 DONE = Completed(blocks=(Text("hello"),), stop_reason="stop")
 PART = Delta("text", "hel")
