@@ -83,6 +83,11 @@ def calls(fragments: Sequence[Fragment], known: Sequence[str] = ()) -> list[tupl
             ["read"],
             [("c", "read", {})],
         ),
+        (
+            [{"index": 0, "name": "re"}, {"index": 0, "name": "read"}, {"index": 0, "piece": '{"path":"a"}'}],
+            ["read"],
+            [("", "read", {"path": "a"})],
+        ),
         # parallel calls whose fragments alternate
         (
             [
@@ -103,6 +108,14 @@ def calls(fragments: Sequence[Fragment], known: Sequence[str] = ()) -> list[tupl
             ],
             ["count", "echo"],
             [("call_0", "count", {}), ("call_0", "echo", {"text": "x"})],
+        ),
+        (
+            [
+                {"id": "call_0", "index": 0, "name": "count", "piece": "{}"},
+                {"id": "call_0", "index": 1, "name": "count", "piece": "{}"},
+            ],
+            ["count"],
+            [("call_0", "count", {})] * 2,
         ),
         # metadata repeated at the end is no call
         (
@@ -256,7 +269,7 @@ small = st.recursive(
 @given(st.dictionaries(st.text(max_size=3), small, max_size=3))
 @settings(max_examples=25, deadline=None)
 def test_every_cut_of_an_object_is_seen_as_cut(value: dict[str, Any]) -> None:
-    for text in (json.dumps(value), json.dumps({"n": -1.5e-7, "t": True, "v": value}, ensure_ascii=False)):
+    for text in (json.dumps({"é🦀": value}), json.dumps({"n": -1.5e-7, "t": True, "v": value}, ensure_ascii=False)):
         for end in range(1, len(text)):
             assert parse_arguments(text[:end])[2], text[:end]
 

@@ -270,6 +270,8 @@ def test_usage_dialects() -> None:
     full = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14, "cost": 0.25, **details}
     assert usage(usage=full).usage == Usage(9, 5, 4, 0, 2)
     assert usage(usage=full).cost == 0.25
+    moonshot = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 9, "cached_tokens": 2}}
+    assert completed([{"choices": [moonshot]}]).usage == Usage(9, 0, 2)
     assert usage(usage={**full, "total_tokens": 16}).usage.output == 7
     assert usage(x_groq={"usage": {"prompt_tokens": 9, "completion_tokens": 5}}).usage == Usage(9, 5)
     assert usage(usage={"prompt_tokens": 9, "prompt_cache_hit_tokens": 3}).usage == Usage(9, 0, 3)

@@ -64,6 +64,12 @@ def test_b37_every_split_gives_the_same_events(stream: bytes) -> None:
         assert read(stream, cut) == expected, cut
 
 
+def test_a_byte_order_mark_before_data_is_dropped() -> None:
+    stream = b"\xef\xbb\xbfdata: x\n\ndata: \xef\xbb\xbfy\n\n"
+    expected = [("message", "x"), ("message", "\ufeffy")]
+    assert read(stream) == read(stream, *range(1, len(stream))) == expected
+
+
 @given(st.lists(st.sampled_from([b"\r", b"\n", b"data", b":", b" ", b"x", b"event", "é".encode(), b"\xff", b"\xef"])))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_read_alike_in_one_piece_and_in_single_bytes(pieces: list[bytes]) -> None:

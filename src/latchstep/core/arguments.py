@@ -16,7 +16,7 @@ CUT = "the arguments were cut off"
 
 _BLANK = " \t\r\n\ufeff"
 _SECOND = re.compile(r'\{\s*+["}]')
-_LITERAL_TAIL = re.compile(r"[-+.\w]{0,8}")
+_WORD_OR_NUMBER = re.compile(r"[-+.\\\w]{0,8}")  # begun: a literal, a number, an escape
 _KINDS = {list: "an array", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 
@@ -98,6 +98,4 @@ def _stops_short(text: str, error: json.JSONDecodeError) -> bool:
     tail = text[error.pos :]
     if error.msg.startswith("Unterminated string"):
         return True
-    if error.msg.startswith("Invalid \\u"):
-        return '"' not in tail
-    return text[0] in '{["' and _LITERAL_TAIL.fullmatch(tail) is not None
+    return text[0] in '{["' and _WORD_OR_NUMBER.fullmatch(tail) is not None
