@@ -212,6 +212,25 @@ def test_a_cancel_keeps_what_came_and_a_second_one_kills_at_once(tmp_path: Path)
     with_spawner(work)
 
 
+def test_a_cancel_that_meets_the_end(tmp_path: Path) -> None:
+    """The request to end a command that has just ended gets no second answer."""
+
+    async def work(own: Spawner) -> None:
+        await own.run("true", cwd=tmp_path)
+        (guard,) = own.guards
+        for _ in range(20):
+            task = asyncio.create_task(own.run("true", cwd=tmp_path))
+            await asyncio.sleep(0)
+            time.sleep(0.02)  # noqa: ASYNC251 (the answer is there, and nobody has read it)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await own.run("echo on", cwd=tmp_path)).head == b"on\n"
+        assert own.guards == (guard,)
+
+    with_spawner(work)
+
+
 def test_a_cancel_before_the_first_step_starts_nothing(tmp_path: Path) -> None:
     async def work(own: Spawner) -> None:
         task = asyncio.create_task(own.run("touch made", cwd=tmp_path))

@@ -127,10 +127,12 @@ def send_signal(table: Table, pids: list[int], number: int) -> None:
 
 def kill_marked(token: bytes) -> int:
     """SIGKILL everything that carries the token's mark; the number of processes that were found."""
-    table = walk()
-    pids = marked(table, token)
-    send_signal(table, pids, signal.SIGKILL)
-    return len(pids)
+    for _ in range(2):  # what forks and ends while we look escapes one look
+        table = walk()
+        if pids := marked(table, token):
+            send_signal(table, pids, signal.SIGKILL)
+            return len(pids)
+    return 0
 
 
 def reap() -> tuple[dict[int, int], bool]:
@@ -149,29 +151,28 @@ def reap() -> tuple[dict[int, int], bool]:
 def end_everything(token: bytes, grace: float, spare: int = 0) -> None:
     """Ask (SIGTERM, for `grace` seconds), then SIGKILL all below this process and all that is marked.
 
-    Two empty looks in a row, since a look at /proc is no snapshot. Gives up after `KILL_LIMIT` more seconds.
+    Where orphans come to us, having no child left proves that nothing is below. Beside a child to `spare` there is
+    no such proof, and two empty looks in a row must do. Gives up after `KILL_LIMIT` more seconds.
     """
-    begun, empty, asked = time.monotonic(), 0, False
-    while empty < 2:
-        reap()
+    begun, asked, empty = time.monotonic(), False, False
+    while True:
+        _, childless = reap()
         table = walk()
         pids = sorted({*descendants(table, os.getpid()), *marked(table, token)} - {spare})
         passed = time.monotonic() - begun
-        empty = 0 if pids else empty + 1
+        if passed > grace + KILL_LIMIT or (not pids and (childless or (spare and empty))):
+            return
+        empty = not pids
         if passed >= grace:
             send_signal(table, pids, signal.SIGKILL)
         elif not asked:
             asked = True
             send_signal(table, pids, signal.SIGTERM)
             send_signal(table, pids, signal.SIGCONT)
-        if passed > grace + KILL_LIMIT:
-            return
-        if pids:
-            time.sleep(TICK if passed < grace else 0.001)
-    reap()
+        time.sleep(0.001 if passed >= grace else TICK)
 
 
-def prctl(option: int, value: int) -> bool:
+def prctl(option: int, value: int | bytes) -> bool:
     try:
         import _ctypes  # `ctypes` itself costs 3 ms more
 
@@ -181,15 +182,14 @@ def prctl(option: int, value: int) -> bool:
         return False
 
 
-def take_role(name: str) -> bool:
-    """Name this process, become a subreaper, hide its memory. Whether orphans come to us from now on."""
+def take_role(name: bytes) -> bool:
+    """Name this process, hide its memory, become a subreaper. Whether orphans come to us from now on.
+
+    Only while no child of ours does the same: the kernel marks the children in the word where they set their own
+    flag, without a lock, and one of the two is lost.
+    """
     if sys.platform != "linux":
         return False
-    try:
-        with open("/proc/self/comm", "w") as file:  # so that `pkill python` means others
-            file.write(name)
-    except OSError:
-        pass
-    reaper = prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+    prctl(15, name)  # PR_SET_NAME: so that `pkill python` means others
     prctl(4, 0)  # PR_SET_DUMPABLE: no child of the same user reads this memory or takes these descriptors
-    return reaper
+    return prctl(36, 1)  # PR_SET_CHILD_SUBREAPER

@@ -195,8 +195,12 @@ class Worker:
     def members(self, target: str) -> tuple[Table, list[int]]:
         """What lives of one command (`*`: of all), strays that belong to no other included.
 
-        Descent is believed first, the mark in the environment last: a process can change its own.
+        Nothing is believed only when seen twice: a process that forks and ends while we look escapes one look.
         """
+        table, pids = self.look(target)
+        return (table, pids) if pids or not table else self.look(target)
+
+    def look(self, target: str) -> tuple[Table, list[int]]:
         if self.childless and self.reaper:
             return {}, []
         table, own = proctable.walk(), os.getpid()
@@ -205,7 +209,7 @@ class Worker:
             pids += [pid for pid in table if pid != own and pid not in pids and self.is_stray(table, pid)]
         owner: dict[int, str] = {}
         for pid in pids:
-            parent, _, session, start = table[pid]
+            parent, _, session, start = table[pid]  # the mark comes last: a process can change its own
             owner[pid] = (
                 owner.get(parent)
                 or self.sessions.get(session)
@@ -229,6 +233,8 @@ class Worker:
 
     def end(self, id: str, target: str, grace: float) -> None:
         command = self.commands.get(target)
+        if command is None and id == target:
+            return  # it has ended, and that is on its way
         if command is None:
             command = self.commands[id] = Command(id, target, 0, 0.0, grace)
         if command.stage == "running" or grace == 0:
@@ -362,18 +368,18 @@ def main(token: bytes, lock_path: bytes) -> None:
     worker_reads, guard_holds = os.pipe()
     guard_reads, worker_holds = os.pipe()
     watch_reads, _both_hold = os.pipe()
+    proctable.take_role(b"latchstep-guard")
     worker = os.fork()
     if worker == 0:
         for fd in (guard_holds, guard_reads, watch_reads):
             os.close(fd)
-        reaper = proctable.take_role("latchstep-spawn")
+        reaper = proctable.take_role(b"latchstep-spawn")
         grace = Worker(token, lock_path, worker_reads, reaper).serve()
         proctable.end_everything(token, grace)
         os.kill(os.getppid(), signal.SIGCONT)  # a stopped guard shall see that we end
         os._exit(0)
     for fd in (worker_reads, worker_holds, CONNECTION):
         os.close(fd)
-    proctable.take_role("latchstep-guard")
     toolslock.hold(lock_path)
     watch = start_last_watch(token, watch_reads)
     os.close(watch_reads)
@@ -384,4 +390,5 @@ def main(token: bytes, lock_path: bytes) -> None:
     proctable.end_everything(token, 0.0, watch)
     if watch:
         os.kill(watch, signal.SIGKILL)
+        proctable.end_everything(token, 0.0)  # without the watch, no child left is proof that nothing is
     os._exit(0)
