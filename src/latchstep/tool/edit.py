@@ -155,7 +155,7 @@ def _kept_end(text: str, end: int, new: str, start: int) -> str:
     if text.endswith("\n"):
         before = new or text[:start]
         return new if before.endswith("\n") or not before else new + "\n"
-    return new.removesuffix("\n")
+    return new.rstrip("\n")
 
 
 def _verify(text: str, old: str, places: list[int], news: list[str], raw: str) -> None:
