@@ -376,6 +376,7 @@ def test_bound_methods_partials_and_wrapped_functions_work() -> None:
     partial = tool(functools.partial(len_pair, left="a"), name="pair")
     assert set(partial.schema["properties"]) == {"left", "right"}
     assert partial.schema["required"] == ["right"]
+    assert partial.description == "Both together."
 
     @functools.wraps(len_of)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -387,6 +388,7 @@ def test_bound_methods_partials_and_wrapped_functions_work() -> None:
 
 
 def len_pair(left: str, right: str) -> int:
+    """Both together."""
     return len(left + right)
 
 
