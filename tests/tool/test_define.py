@@ -341,14 +341,17 @@ def test_types_of_enclosing_functions_and_classes_are_found() -> None:
 def test_a_namesake_in_a_caller_is_not_taken_for_an_enclosing_name() -> None:
     def caller() -> None:
         Missing = int  # noqa: F841
-        tool(function_with_a_missing_name)
+        tool(make_with_a_missing_name())
 
     with pytest.raises(DefinitionError, match="Missing"):
         caller()
 
 
-def function_with_a_missing_name(value: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
-    ...
+def make_with_a_missing_name() -> Callable[..., None]:
+    def inner(value: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
+        ...
+
+    return inner
 
 
 def test_bound_methods_partials_and_wrapped_functions_work() -> None:

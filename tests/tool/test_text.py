@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latchstep.errors import ToolError
-from latchstep.tool.diff import MAX_DIFF_LINES, nearest, unified
+from latchstep.tool.diff import MAX_DIFF, MAX_DIFF_LINES, nearest, unified
 from latchstep.tool.encoding import decode, line_end, raw_positions, splice, to_lf
 from latchstep.tool.ignore import glob_rules, parse_rules
 from latchstep.tool.regex import MAX_LINE, compile_pattern
@@ -171,6 +171,7 @@ def test_the_line_end_of_a_text() -> None:
         ("a\r\nb", 2, "b", "c\nd", "a\r\nc\r\nd"),
         ("a", 0, "a", "b\nc", "b\nc"),
         ("a\rb", 0, "a", "x\ny", "x\ry\rb"),
+        ("a\r\nb\nc", 0, "a\nb", "a\nb\nX", "a\r\nb\nX\nc"),
         ("a\r\nb\nc", 0, "a\nb\nc", "a\nB\nc", "a\r\nB\nc"),
     ],
 )
@@ -398,6 +399,7 @@ def test_a_diff_is_unified_and_bounded() -> None:
     assert len(huge.split("\n")) <= MAX_DIFF_LINES + 3
     assert "more lines" in huge
     assert len(unified("f", "x" * 10**6, "y" * 10**6)) < 2000
+    assert len(unified("f", ("x" * 300 + "\n") * 1000, ("y" * 300 + "\n") * 1000)) < MAX_DIFF + 200
 
 
 def test_a_diff_applies_with_patch(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,6 @@ def test_a_new_file_is_made_with_its_folders(files: Files) -> None:
         "path": "a/b/c.txt",
         "sha256": sha256(b"one\ntwo\n"),
         "replaced": None,
-        "diff": "--- a/b/c.txt\n+++ a/b/c.txt\n@@ -1,1 +1,3 @@\n+one\n+two\n ",
     }
     assert files.do("write", path="empty", content="").content == "Created empty (0 lines, 0 B)."
 
@@ -143,6 +143,27 @@ def test_b66_two_edits_judged_together_are_both_there(files: Files) -> None:
     files.finish(first)
     files.finish(second)
     assert (files.root / "f").read_text() == "ONE\ntwo\nTHREE\n"
+
+
+def test_b66_edits_of_one_batch_that_run_at_once_are_all_there(files: Files) -> None:
+    (files.root / "f").write_text("".join(f"line {n};\n" for n in range(8)))
+    files.do("read", path="f")
+    batch = [files.prepare("edit", path="f", old=f"line {n};", new=f"LINE {n};") for n in range(8)]
+    refused: list[ToolError] = []
+
+    def run(prepared: Any) -> None:
+        try:
+            files.finish(prepared)
+        except ToolError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=run, args=(prepared,)) for prepared in batch]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == []
+    assert (files.root / "f").read_text() == "".join(f"LINE {n};\n" for n in range(8))
 
 
 def test_b66_a_change_of_someone_else_between_judging_and_running_is_refused(files: Files) -> None:
@@ -275,6 +296,7 @@ def test_b68_what_a_reader_added_is_not_written(files: Files, content: str) -> N
         "Showing lines 1-2 of 60\n",
         "1. one\n2. two\n",
         "12:30:00: started\n12:29:00: not rising\n",
+        "12:30: started\n12:31: rising, but no path\n",
     ],
 )
 def test_text_that_only_looks_a_little_like_it_is_written(content: str) -> None:
