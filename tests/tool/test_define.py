@@ -341,14 +341,17 @@ def test_types_of_enclosing_functions_and_classes_are_found() -> None:
 def test_a_namesake_in_a_caller_is_not_taken_for_an_enclosing_name() -> None:
     def caller() -> None:
         Missing = int  # noqa: F841
-        tool(function_with_a_missing_name)
+        tool(make_with_a_missing_name())
 
     with pytest.raises(DefinitionError, match="Missing"):
         caller()
 
 
-def function_with_a_missing_name(value: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
-    ...
+def make_with_a_missing_name() -> Callable[..., None]:
+    def inner(value: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
+        ...
+
+    return inner
 
 
 def test_bound_methods_partials_and_wrapped_functions_work() -> None:
@@ -376,6 +379,7 @@ def test_bound_methods_partials_and_wrapped_functions_work() -> None:
     partial = tool(functools.partial(len_pair, left="a"), name="pair")
     assert set(partial.schema["properties"]) == {"left", "right"}
     assert partial.schema["required"] == ["right"]
+    assert partial.description == "Both together."
 
     @functools.wraps(len_of)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -387,6 +391,7 @@ def test_bound_methods_partials_and_wrapped_functions_work() -> None:
 
 
 def len_pair(left: str, right: str) -> int:
+    """Both together."""
     return len(left + right)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -242,74 +243,83 @@ def test_attack_34_a_file_over_the_limit_is_named_and_not_read(workspace: Worksp
         workspace.read("x", limit=5)
 
 
-def test_attack_46_a_link_swapped_in_is_never_followed_out(root: Path, ways: beneath.Ways) -> None:
-    """A process of its own swaps a folder for a link to the outside as fast as it can."""
-    (root / "real").mkdir()
-    (root / "real" / "x").write_text("inside")
-    (root / "away").symlink_to("../out")
-    (root / "swap").symlink_to("real")
-    swapper = subprocess.Popen([sys.executable, "-c", _SWAPPER, str(root)], stdout=subprocess.PIPE)
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    seen = {"inside": 0, "refused": 0, "other": 0}
-    try:
-        assert swapper.stdout is not None
-        swapper.stdout.readline()
-        until = time.monotonic() + 20
-        while min(seen["inside"], seen["refused"]) < 50 and time.monotonic() < until:
-            try:
-                fd = ways.open(folder, "swap/x", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                seen["refused" if error.errno in (errno.EXDEV, errno.EAGAIN) else "other"] += 1
-                continue
-            content = os.read(fd, 100)
-            os.close(fd)
-            assert content == b"inside"
-            seen["inside"] += 1
-    finally:
-        swapper.kill()
-        swapper.wait()
-        if swapper.stdout is not None:
-            swapper.stdout.close()
-        os.close(folder)
-    assert min(seen["inside"], seen["refused"]) >= 50, seen
-
-
-def test_attack_46_writes_stay_inside_while_a_folder_is_swapped(root: Path, ways: beneath.Ways) -> None:
-    (root / "real").mkdir()
-    (root / "away").symlink_to("../out")
-    (root / "swap").symlink_to("real")
-    swapper = subprocess.Popen([sys.executable, "-c", _SWAPPER, str(root)], stdout=subprocess.PIPE)
-    written = refused = 0
-    try:
-        assert swapper.stdout is not None
-        swapper.stdout.readline()
-        until = time.monotonic() + 20
-        with Workspace(root, ways=ways) as workspace:
-            while min(written, refused) < 20 and time.monotonic() < until:
-                try:
-                    put(workspace, "swap/new", str(written).encode())
-                    written += 1
-                except ToolError:
-                    refused += 1
-    finally:
-        swapper.kill()
-        swapper.wait()
-        if swapper.stdout is not None:
-            swapper.stdout.close()
-    assert min(written, refused) >= 20, (written, refused)
-    assert tree(root.parent / "out") == {"x"}
-    assert tree(root / "real") == {"new"}
-
-
 _SWAPPER = """
 import os, sys
 os.chdir(sys.argv[1])
+what = sys.argv[2]
 print(flush=True)
 while True:
-    for target in ("away-target", "real"):
-        os.symlink("../out" if target == "away-target" else "real", "tmp")
-        os.rename("tmp", "swap")
+    if what == "link":
+        for target in ("../out", "real"):
+            os.symlink(target, "tmp")
+            os.rename("tmp", "swap")
+    else:
+        path, target = ("swap", "../out") if what == "folder" else ("swap/x", "../../out/x")
+        steps = ((os.rename, path, "hold"), (os.symlink, target, path), (os.unlink, path), (os.rename, "hold", path))
+        for step, *arguments in steps:
+            try:
+                step(*arguments)
+            except OSError:
+                pass  # the other process came between
 """
+
+
+@contextlib.contextmanager
+def swapping(root: Path, what: str) -> Iterator[None]:
+    """Another process swaps a link, a folder or a file for a link to the outside, as fast as it can."""
+    (root / "real").mkdir()
+    (root / "real" / "x").write_text("inside")
+    if what == "link":
+        (root / "swap").symlink_to("real")
+    else:
+        (root / "swap").mkdir()
+        (root / "swap" / "x").write_text("inside")
+    with subprocess.Popen([sys.executable, "-c", _SWAPPER, str(root), what], stdout=subprocess.PIPE) as swapper:
+        try:
+            assert swapper.stdout is not None
+            swapper.stdout.readline()
+            yield
+        finally:
+            swapper.kill()
+
+
+@pytest.mark.parametrize("what", ["link", "folder", "file"])
+def test_attack_46_what_is_swapped_in_is_never_followed_out(root: Path, ways: beneath.Ways, what: str) -> None:
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    contents: set[bytes] = set()
+    counts = {"inside": 0, "refused": 0}
+    try:
+        with swapping(root, what):
+            until = time.monotonic() + 20
+            while (min(counts.values()) < 50 or sum(counts.values()) < 5000) and time.monotonic() < until:
+                try:
+                    fd = ways.open(folder, "swap/x", os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    counts["refused"] += 1
+                    continue
+                contents.add(os.read(fd, 100))
+                os.close(fd)
+                counts["inside"] += 1
+    finally:
+        os.close(folder)
+    assert contents == {b"inside"}
+    assert min(counts.values()) >= 50, counts
+
+
+@pytest.mark.parametrize("what", ["link", "folder", "file"])
+def test_attack_46_writes_stay_inside_while_something_is_swapped(root: Path, ways: beneath.Ways, what: str) -> None:
+    written = refused = 0
+    with Workspace(root, ways=ways) as workspace, swapping(root, what):
+        until = time.monotonic() + 20
+        while min(written, refused) < 5 and time.monotonic() < until:
+            try:
+                put(workspace, "swap/x", str(written).encode())
+                written += 1
+            except ToolError:
+                refused += 1
+    assert min(written, refused) >= 5, (written, refused)
+    assert tree(root.parent / "out") == {"x"}
+    assert (root.parent / "out" / "x").read_text() == "outside"
 
 
 @pytest.mark.parametrize(
@@ -434,6 +444,12 @@ def test_b67_mode_and_link_are_kept(workspace: Workspace, root: Path) -> None:
     assert stat.S_IMODE((root / "tool.sh").stat().st_mode) == 0o755
     assert (root / "tool.sh").stat().st_nlink == 1
     assert not [name for name in os.listdir(root) if "tmp" in name]
+
+
+def test_the_right_to_run_as_another_does_not_pass_to_new_bytes(workspace: Workspace, root: Path) -> None:
+    (root / "x").chmod(0o6755)
+    put(workspace, "x")
+    assert stat.S_IMODE((root / "x").stat().st_mode) == 0o755
 
 
 def test_b67_a_new_file_has_the_mode_of_the_process(workspace: Workspace, root: Path) -> None:

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 import sys
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -19,11 +20,13 @@ from typing import Any
 O_PATH = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 """To look at a file without opening it, where the system can."""
 
+MAX_LINKS = 40
+"""Symbolic links followed on the way to one file, as in the kernel."""
+
 _OPENAT2 = 437  # the same on every architecture that got it with its first number (Linux 5.6)
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_BENEATH = 0x08
 _RETRIES = 100  # `..` meets EAGAIN while something anywhere is renamed
-_MAX_LINKS = 40
 
 OpenBeneath = Callable[[int, str, int], int]
 
@@ -115,11 +118,10 @@ def walk_beneath(root: int, path: str, flags: int) -> int:
             target = link_target(folders[-1], part)
             if target is not None:
                 followed += 1
-                if followed > _MAX_LINKS:
+                if followed > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 if target.startswith("/"):
                     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-                # A link that ends in `/` must lead to a folder, like one with further parts behind it.
                 parts.extend(piece for piece in reversed(target.split("/")) if piece not in ("", "."))
                 continue
             if not parts:
@@ -144,6 +146,15 @@ def link_target(folder: int, name: str) -> str | None:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             return None
         raise
+
+
+def spelled(fd: int, name: str) -> str:
+    """The name as an open folder has it, where that is the same text in another Unicode normal form."""
+    if name.isascii():
+        return name
+    names = os.listdir(fd)
+    wanted = unicodedata.normalize("NFC", name)
+    return name if name in names else next((n for n in names if unicodedata.normalize("NFC", n) == wanted), name)
 
 
 def name_of(fd: int, root: int) -> str:
@@ -174,11 +185,29 @@ def replace(folder: int, name: str, data: bytes, present: os.stat_result | None,
     present: the status of the file to be replaced, whose mode and owner are kept; None where there must be none.
     FileExistsError where what stands there is something else by now. No other file is left behind on an error.
     """
-    fd, temporary = _temporary(folder, present, ways)
+    if ways.nameless:
+        try:
+            _replace(folder, name, data, present, nameless=True)
+        except _NoNameless:
+            _replace(folder, name, data, present, nameless=False)
+    else:
+        _replace(folder, name, data, present, nameless=False)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        raise NotDurable(error.errno, error.strerror, name) from error
+
+
+class _NoNameless(Exception):
+    """This file system has no files without a name, or a security module forbids to name one."""
+
+
+def _replace(folder: int, name: str, data: bytes, present: os.stat_result | None, *, nameless: bool) -> None:
+    fd, temporary = _temporary(folder, present, nameless)
     try:
         try:
             _fill(fd, data, present)
-            if not temporary:
+            if nameless:
                 temporary = _give_name(fd, folder, name, present)
         finally:
             os.close(fd)
@@ -190,21 +219,16 @@ def replace(folder: int, name: str, data: bytes, present: os.stat_result | None,
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
         raise
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        raise NotDurable(error.errno, error.strerror, name) from error
 
 
-def _temporary(folder: int, present: os.stat_result | None, ways: Ways) -> tuple[int, str]:
-    """A new file to write to: without a name where the system can, so that a kill leaves nothing behind."""
+def _temporary(folder: int, present: os.stat_result | None, nameless: bool) -> tuple[int, str]:
+    """A new file to write to and its name: none where the system can, so that a kill leaves nothing behind."""
     mode = 0o666 if present is None else 0o600
-    if ways.nameless:
+    if nameless:
         try:
             return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), ""
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
-                raise
+            raise _NoNameless from error
     name = _random_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(name, flags, mode, dir_fd=folder), name
@@ -223,14 +247,20 @@ def _fill(fd: int, data: bytes, present: os.stat_result | None) -> None:
         if (made.st_uid, made.st_gid) != (present.st_uid, present.st_gid):
             with contextlib.suppress(PermissionError):
                 os.fchown(fd, present.st_uid, present.st_gid)
-        os.fchmod(fd, stat.S_IMODE(present.st_mode))
+        # Like the kernel on a write: new bytes do not inherit the right to run as somebody else.
+        os.fchmod(fd, stat.S_IMODE(present.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
     os.fsync(fd)
 
 
 def _give_name(fd: int, folder: int, name: str, present: os.stat_result | None) -> str:
     """Name a nameless file: its own name at once where none stood there (returns ""), else a temporary one."""
     temporary = name if present is None else _random_name()
-    os.link(f"/proc/self/fd/{fd}", temporary, dst_dir_fd=folder, follow_symlinks=True)
+    try:
+        os.link(f"/proc/self/fd/{fd}", temporary, dst_dir_fd=folder, follow_symlinks=True)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise _NoNameless from error
     return "" if present is None else temporary
 
 

@@ -24,7 +24,7 @@ from .workspace import File, Workspace
 _NOTICE = re.compile(
     r"^\[(?:Showing lines \d+-\d+ of \d+|Only the first \d+ characters are shown of lines)\b.*\]$", re.M
 )
-_NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|\| )|\S{1,200}?[:-](\d+)[:-] ")
+_NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|\| )|[^\s:]{0,200}[A-Za-z][^\s:]{0,200}:(\d+): ")
 MAX_MARKED_LINES = 20_000
 """Lines of new text that are looked at for a reader's marks."""
 
@@ -108,9 +108,11 @@ def reader_notice(text: str) -> str:
     return match[0] if match else ""
 
 
-def done(file: File, present: File | None, seen: Seen, words: str) -> tuple[str, dict[str, Any]]:
-    """Note our own write; the words for the model, and the details that a resume restores `seen` from."""
-    replaced = present.sha256 if present else None
-    seen.wrote(file.path, replaced, file.sha256)
-    diff = difference(file.path, present.data if present else b"", file.data)
-    return words, {"path": file.path, "sha256": file.sha256, "replaced": replaced, "diff": diff}
+def details(file: File, present: File | None) -> dict[str, Any]:
+    """What a resume restores `seen` from: the real path, and the SHA-256 after and before (None: no file)."""
+    return {"path": file.path, "sha256": file.sha256, "replaced": present.sha256 if present else None}
+
+
+def noting(seen: Seen) -> Callable[[File, File | None], None]:
+    """For `Workspace.update`: note our own write while the path is still locked."""
+    return lambda file, present: seen.wrote(file.path, present.sha256 if present else None, file.sha256)

@@ -11,7 +11,9 @@ MAX_DIFF_LINES = 400
 """Lines of a diff that are shown."""
 MAX_LINE = 400
 """Characters of a line that are shown in a diff."""
-MAX_COMPARED = 1500
+MAX_DIFF = 20_000
+"""Characters of a diff that are shown."""
+MAX_COMPARED = 800
 """Lines on either side that are compared; more are shown as one block replaced by another."""
 CONTEXT_LINES = 3
 
@@ -23,7 +25,7 @@ MAX_NEAR_SHOWN = 30
 
 
 def unified(path: str, old: str, new: str) -> str:
-    """A unified diff of two texts, cut to `MAX_DIFF_LINES` with a last line that says so. "" where they agree."""
+    """A unified diff of two texts, "" where they agree. Past `MAX_DIFF_LINES` or `MAX_DIFF` a last line says so."""
     if old == new:
         return ""
     left, right = old.split("\n"), new.split("\n")
@@ -37,9 +39,15 @@ def unified(path: str, old: str, new: str) -> str:
     left_part = left[first : min(len(left), len(left) - tail + CONTEXT_LINES)]
     right_part = right[first : min(len(right), len(right) - tail + CONTEXT_LINES)]
     rows = _rows(left_part, right_part, first)
-    if len(rows) > MAX_DIFF_LINES:
-        rows[MAX_DIFF_LINES:] = [f"… {len(rows) - MAX_DIFF_LINES} more lines of the diff are not shown"]
-    return "\n".join([f"--- {path}", f"+++ {path}", *(cut(row, MAX_LINE) for row in rows)])
+    shown, characters = [f"--- {path}", f"+++ {path}"], 0
+    for count, row in enumerate(rows):
+        row = cut(row, MAX_LINE)
+        characters += len(row) + 1
+        if count == MAX_DIFF_LINES or characters > MAX_DIFF:
+            shown.append(f"… {len(rows) - count} more lines of the diff are not shown")
+            break
+        shown.append(row)
+    return "\n".join(shown)
 
 
 def _rows(left: list[str], right: list[str], first: int) -> list[str]:

@@ -14,7 +14,7 @@ from latchstep.core.message import clean
 from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
-from .change import done, findings, reader_marks, reader_notice, refuse_changed, refuse_stale, settle_by_hash
+from .change import details, findings, noting, reader_marks, reader_notice, refuse_changed, refuse_stale, settle_by_hash
 from .define import tool
 from .diff import nearest, unified
 from .encoding import Decoded, decode, splice, to_lf
@@ -25,6 +25,10 @@ from .workspace import File, Workspace
 
 MAX_OLD = 1_000_000
 """Characters of `old` and of `new`."""
+MAX_PLACES = 100_000
+"""Occurrences that one edit may replace."""
+MAX_COMPARED = 2_000_000
+"""Characters of a file that are looked at to find out why nothing matched."""
 MAX_HINT = 4000
 """Characters of what is shown when nothing matches."""
 
@@ -57,12 +61,12 @@ def edit_tool(workspace: Workspace, seen: Seen) -> Tool:
             data, lines[:] = _edited(workspace, path, present, seen, arguments)
             return data
 
-        file, present = workspace.update(path, make)
+        file, present = workspace.update(path, make, noting(seen))
         where = ", ".join(map(str, lines[:10])) + (", …" if len(lines) > 10 else "")
         words = (
             f"Replaced {len(lines)} occurrence{'' if len(lines) == 1 else 's'} in {shown(file.path)} (line {where})."
         )
-        return Output(*done(file, present, seen, words))
+        return Output(words, details(file, present))
 
     return edit
 
@@ -135,6 +139,8 @@ def _places(text: str, old: str, every: bool) -> list[int]:
     places, at = [], text.find(old)
     while at >= 0:
         places.append(at)
+        if len(places) > MAX_PLACES:
+            raise ToolError(f"old occurs more than {MAX_PLACES} times (MAX_PLACES); add lines around it")
         at = text.find(old, at + (len(old) if every else 1))
     return places
 
@@ -155,7 +161,7 @@ def _kept_end(text: str, end: int, new: str, start: int) -> str:
     if text.endswith("\n"):
         before = new or text[:start]
         return new if before.endswith("\n") or not before else new + "\n"
-    return new.removesuffix("\n")
+    return new.rstrip("\n")
 
 
 def _verify(text: str, old: str, places: list[int], news: list[str], raw: str) -> None:
@@ -172,6 +178,7 @@ def _verify(text: str, old: str, places: list[int], news: list[str], raw: str) -
 
 
 def _why_not(path: str, text: str, old: str, new: str) -> str:
+    text = text[:MAX_COMPARED]
     head = f"old was not found in {path}. Nothing was changed. {_reason(text, old, new)}".rstrip()
     near = nearest(text, old)
     if near is None:

@@ -20,7 +20,7 @@ from .base import Output, Tool
 from .define import tool
 from .encoding import decode
 from .ignore import Rule, glob_rules
-from .regex import MAX_PATTERN, compile_pattern
+from .regex import MAX_LINE, MAX_PATTERN, compile_pattern
 from .text import shown
 from .tree import PassedOver, missing, walk
 from .workspace import Workspace
@@ -36,7 +36,7 @@ MAX_SHOWN = 300
 
 
 @dataclass(slots=True)
-class _Search:
+class Search:
     pattern: re.Pattern[str]
     longest: int
     context: int
@@ -73,13 +73,14 @@ def grep_tool(workspace: Workspace) -> Tool:
     ) -> Output:
         """Search files line by line. Gives `path:line: text`. Skips binary files and what .gitignore leaves out."""
         compiled, longest = compile_pattern(pattern, ignore_case)
-        search = _Search(compiled, longest, context, limit, time.monotonic() + MAX_SECONDS)
+        search = Search(compiled, longest, context, limit, time.monotonic() + MAX_SECONDS)
         passed = PassedOver()
         try:
             for place in _files(workspace, path, glob, passed):
-                if search.end or _late(search):
+                if _late(search):
                     break
-                _search_file(workspace, place, search)
+                if place is not None:
+                    search_file(workspace, place, search)
         except ToolError as error:
             raise missing(workspace, path, error) from None
         return Output(_report(search, passed), {"matches": search.matches, "files": search.files})
@@ -87,7 +88,8 @@ def grep_tool(workspace: Workspace) -> Tool:
     return grep
 
 
-def _files(workspace: Workspace, path: str, glob: str | None, passed: PassedOver) -> Iterator[str]:
+def _files(workspace: Workspace, path: str, glob: str | None, passed: PassedOver) -> Iterator[str | None]:
+    """The files to search. None between them, for what is passed over, so that the time can be looked at."""
     if workspace.kind(path) == "file":
         yield path
         return
@@ -95,19 +97,18 @@ def _files(workspace: Workspace, path: str, glob: str | None, passed: PassedOver
     rules: tuple[Rule, ...] = glob_rules(glob) if glob else ()
     depth = len(start.split("/")) if start else 0
     for place, entry, _ in walk(workspace, path, passed):
-        if entry.kind == "file":
-            below = place.split("/")[depth:]
-            if not glob or any(rule.matches(below, False) for rule in rules):
-                yield place
+        below = place.split("/")[depth:]
+        wanted = entry.kind == "file" and (not glob or any(rule.matches(below, False) for rule in rules))
+        yield place if wanted else None
 
 
-def _late(search: _Search) -> bool:
-    if time.monotonic() > search.deadline:
+def _late(search: Search) -> bool:
+    if not search.end and time.monotonic() > search.deadline:
         search.end = f"{MAX_SECONDS:g} seconds had passed (MAX_SECONDS)"
     return bool(search.end)
 
 
-def _search_file(workspace: Workspace, path: str, search: _Search) -> None:
+def search_file(workspace: Workspace, path: str, search: Search) -> None:
     try:
         data = workspace.read(path, MAX_FILE_BYTES).data
     except ToolError:
@@ -137,7 +138,7 @@ def _search_file(workspace: Workspace, path: str, search: _Search) -> None:
         _show(shown(path), lines, hits, search)
 
 
-def _show(name: str, lines: list[str], hits: dict[int, re.Match[str]], search: _Search) -> None:
+def _show(name: str, lines: list[str], hits: dict[int, re.Match[str]], search: Search) -> None:
     """The matching lines and those around them, in order, each once; `--` between groups as grep does."""
     last = -1
     for hit in hits:
@@ -160,7 +161,7 @@ def _around(line: str, match: re.Match[str] | None) -> str:
     return f"{'…' if start else ''}{part}{'…' if start + MAX_SHOWN < len(line) else ''}"
 
 
-def _report(search: _Search, passed: PassedOver) -> str:
+def _report(search: Search, passed: PassedOver) -> str:
     notes = []
     if not search.matches:
         notes.append(f"no line matches in {search.searched} file{'' if search.searched == 1 else 's'}")
@@ -169,7 +170,7 @@ def _report(search: _Search, passed: PassedOver) -> str:
     if search.long_lines:
         notes.append(
             f"{search.long_lines} lines over {search.longest} characters were not searched"
-            + ("" if search.longest >= 10_000 else " (a pattern with fewer repeats reaches longer lines)")
+            + ("" if search.longest == MAX_LINE else " (a pattern with fewer repeats reaches longer lines)")
         )
     if search.unreadable or passed.unreadable:
         notes.append(f"{search.unreadable + passed.unreadable} files or folders could not be read")

@@ -39,7 +39,7 @@ def list_tool(workspace: Workspace) -> Tool:
         counts = {"file": 0, "folder": 0, "link": 0, "other": 0}
         try:
             if workspace.kind(path) == "file":
-                raise ToolError(f"{path} is a file; use read")
+                raise ToolError(f"{shown(path)} is a file; use read")
             for place, entry, _ in walk(workspace, path, passed, depth):
                 counts[entry.kind] += 1
                 if len(rows) < MAX_ROWS:

@@ -18,7 +18,7 @@ from .base import Output, Tool
 from .define import tool
 from .encoding import Decoded, decode
 from .seen import Seen
-from .text import clean_output, size_of
+from .text import clean_output, shown, size_of
 from .tree import missing
 from .workspace import File, Workspace
 
@@ -47,7 +47,7 @@ def read_tool(workspace: Workspace, seen: Seen) -> Tool:
         """
         try:
             if workspace.kind(path) == "folder":
-                raise ToolError(f"{path} is a folder; use list")
+                raise ToolError(f"{shown(path)} is a folder; use list")
             file = workspace.read(path)
         except ToolError as error:
             raise missing(workspace, path, error) from None
@@ -64,10 +64,10 @@ def _picture(file: File) -> Output | None:
         return None
     if len(file.data) > MAX_IMAGE_BYTES:
         raise ToolError(
-            f"{file.path} is a picture of {size_of(len(file.data))}; "
+            f"{shown(file.path)} is a picture of {size_of(len(file.data))}; "
             f"the limit is {size_of(MAX_IMAGE_BYTES)} (MAX_IMAGE_BYTES)"
         )
-    notice = Text(f"[{file.path}: {media_type}, {size_of(len(file.data))}]")
+    notice = Text(f"[{shown(file.path)}: {media_type}, {size_of(len(file.data))}]")
     return Output((notice, Image(media_type, base64.b64encode(file.data).decode())), _details(file))
 
 
@@ -88,7 +88,7 @@ def _lines(file: File, offset: int, limit: int) -> Output:
     decoded = decode(file.data)
     if decoded is None:
         raise ToolError(
-            f"{file.path} is binary ({size_of(len(file.data))}); look at it with a command that knows its format"
+            f"{shown(file.path)} is binary ({size_of(len(file.data))}); look at it with a command that knows its format"
         )
     lines = decoded.text.split("\n")
     ended = lines[-1] == ""
@@ -97,7 +97,7 @@ def _lines(file: File, offset: int, limit: int) -> Output:
     if not lines:
         return Output("[The file is empty.]", _details(file, 0))
     if offset > len(lines):
-        raise ToolError(f"{file.path} has {len(lines)} lines; offset {offset} lies behind its end")
+        raise ToolError(f"{shown(file.path)} has {len(lines)} lines; offset {offset} lies behind its end")
     part, cut = _part(lines, offset - 1, limit)
     last = offset + len(part) - 1
     text = "\n".join(part) + ("\n" if ended and last == len(lines) else "")

@@ -15,11 +15,11 @@ from latchstep.errors import ToolError
 
 MAX_PATTERN = 1000
 """Characters of a pattern."""
-MAX_LINE = 10_000
+MAX_LINE = 5000
 """Characters of the longest line that is searched with any pattern."""
 MIN_LINE = 40
 """A pattern that could not be searched in lines of this length is refused."""
-WORK_BITS = 27
+WORK_BITS = 28
 """Work allowed for one line, as a power of two of matcher steps: about a second at worst."""
 
 _STRANGERS = "\u00a0\u00e9\u00df\u0130\u0663\u2028\u4e2d\U0001f600"
@@ -53,11 +53,11 @@ def longest_line(pattern: str, flags: int) -> int:
     """The longest line, up to `MAX_LINE`, for which the matcher's work stays within `WORK_BITS`."""
     parser: Any = __import__("re")._parser
     items = list(parser.parse(pattern, flags))
-    universe = _universe(items)
+    work = _Work(_universe(items))
     low, high = 0, MAX_LINE
     while low < high:
         middle = (low + high + 1) // 2
-        if _Work(middle, universe).bits(items) <= WORK_BITS:
+        if work.bits(items, middle) <= WORK_BITS:
             low = middle
         else:
             high = middle - 1
@@ -80,29 +80,36 @@ def _universe(items: Any) -> _Chars:
 
 
 class _Work:
-    """The work of a pattern on one line length, in bits (logarithms), so that exponential stays countable."""
+    """The work of a pattern on one line length, in bits (logarithms), so that exponential stays countable.
 
-    def __init__(self, length: int, universe: _Chars) -> None:
-        self.size = math.log2(length + 1)
-        self.length = length
+    Of each part two numbers: the *ways* it can match, each of which the parts behind it see, and the *work*
+    to go through it once. A sequence costs, for each part, the ways of all before it times its work.
+    """
+
+    def __init__(self, universe: _Chars) -> None:
         self.universe = universe
-        self.repeats = False
+        self.length = 0
+        self.known: dict[int, tuple[_Chars, bool]] = {}
 
-    def bits(self, items: Any) -> float:
-        """Starts times ways; a pattern that repeats at all may read the rest of the line from each start."""
-        ways = self.sequence(items, frozenset())
-        return self.size + max(ways, self.size if self.repeats else 0.0)
+    def bits(self, items: Any, length: int) -> float:
+        """The work on a line of some length, from each of its places where a match could start."""
+        self.length = length
+        return math.log2(self.length + 1) + self.sequence(items, frozenset())[1]
 
-    def sequence(self, items: Any, follow: _Chars) -> float:
-        """Ways to match items one after the other, before something that begins with `follow`."""
-        total = 0.0
+    def sequence(self, items: Any, follow: _Chars) -> tuple[float, float]:
+        """(ways, work) of items one after the other, before something that begins with `follow`."""
+        costs = []
         for item in reversed(list(items)):
-            total += self.ways(item, follow)
+            costs.append(self.item(item, follow))
             first, empty = self.first([item])
             follow = first | follow if empty else first
-        return total
+        ways = most = 0.0
+        for item_ways, item_work in reversed(costs):
+            most = max(most, ways + item_work)
+            ways += item_ways
+        return ways, max(most, ways)
 
-    def ways(self, item: Any, follow: _Chars) -> float:
+    def item(self, item: Any, follow: _Chars) -> tuple[float, float]:
         name, value = str(item[0]), item[1]
         match name:
             case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
@@ -112,41 +119,43 @@ class _Work:
             case "ATOMIC_GROUP":
                 return self.sequence(value, follow)
             case "ASSERT" | "ASSERT_NOT":
-                return self.sequence(value[1], frozenset())
+                return 0.0, self.sequence(value[1], frozenset())[1]
             case "BRANCH":
                 return self.branch(value[1], follow)
             case "GROUPREF_EXISTS":
                 return self.branch([part for part in value[1:] if part is not None], follow)
-        return 0.0
+        return 0.0, 0.0
 
-    def branch(self, alternatives: Any, follow: _Chars) -> float:
+    def branch(self, alternatives: Any, follow: _Chars) -> tuple[float, float]:
         """Alternatives that cannot begin alike are decided by one character; others all have to be tried."""
-        ways = max(self.sequence(each, follow) for each in alternatives)
+        costs = [self.sequence(each, follow) for each in alternatives]
+        ways, work = max(cost[0] for cost in costs), max(cost[1] for cost in costs)
         taken: set[str] = set()
         for each in alternatives:
             first, empty = self.first(each)
             first = first | follow if empty else first
             if taken & first:
-                return ways + math.log2(len(alternatives))
+                more = math.log2(len(alternatives))
+                return ways + more, work + more
             taken |= first
-        return ways
+        return ways, work
 
-    def repeat(self, least: int, most: int, body: Any, follow: _Chars) -> float:
+    def repeat(self, least: int, most: int, body: Any, follow: _Chars) -> tuple[float, float]:
         """How often to repeat is a choice only where the body can begin like what follows."""
-        most = min(int(most), self.length)
+        most = max(1, min(int(most), self.length))
         least = min(int(least), most)
-        if most > 1:
-            self.repeats = True
         first, empty = self.first(body)
-        inner = self.sequence(body, first | follow if most > 1 else follow)
-        count = math.log2(max(1, most - least + 1)) if first & follow or empty else 0.0
-        return inner * max(1, most) + count
+        ways, work = self.sequence(body, first | follow if most > 1 else follow)
+        count = math.log2(most - least + 1) if first & follow or empty else 0.0
+        return ways * most + count, ways * most + work + math.log2(most)
 
     def first(self, items: Any) -> tuple[_Chars, bool]:
         """Characters that items can begin with, and whether they can match nothing at all."""
         found: _Chars = frozenset()
         for item in items:
-            chars, empty = self.first_of(str(item[0]), item[1])
+            if id(item) not in self.known:
+                self.known[id(item)] = self.first_of(str(item[0]), item[1])
+            chars, empty = self.known[id(item)]
             found |= chars
             if not empty:
                 return found, False

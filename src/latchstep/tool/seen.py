@@ -20,8 +20,12 @@ class Seen:
         self._known[path] = sha256
 
     def wrote(self, path: str, replaced: str | None, sha256: str) -> None:
-        """One of our own writes took the file from one hash (None: it was missing) to another."""
-        self._known[path] = sha256
+        """One of our own writes took the file from one hash (None: it was missing) to another.
+
+        The model knows the new bytes only if it knew the old ones: an edit of a part shows nothing of the rest.
+        """
+        if replaced is None or self._known.get(path) == replaced:
+            self._known[path] = sha256
         if replaced != sha256:
             self._replaced[path, sha256] = replaced
 

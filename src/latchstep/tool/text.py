@@ -17,7 +17,7 @@ SAMPLE_BYTES = 8192
 # escape. A string that is not ended on its line loses its introducer only, so that it cannot hide what follows.
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f\n]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[\]\[PX^_]"
     r"|\x1b[ -/]*[0-~]"
 )

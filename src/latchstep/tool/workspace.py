@@ -13,7 +13,6 @@ import hashlib
 import os
 import stat
 import threading
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,8 +29,6 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 """Largest file that is read or written."""
 MAX_ENTRIES = 20_000
 """Entries of one folder that are looked at."""
-MAX_LINKS = 40
-"""Symbolic links followed on the way to one file, as in the kernel."""
 
 Kind = Literal["file", "folder", "link", "other"]
 T = TypeVar("T")
@@ -98,19 +95,12 @@ class Workspace:
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> File:
         """The bytes of a regular file. Never waits: a FIFO, socket or device is refused."""
         with self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as (fd, real):
-            return File(real, *_contents(fd, path, limit))
+            return File(real, *self._attempt(path, partial(_contents, fd, path, limit)))
 
     def scan(self, path: str) -> tuple[str, list[Entry], bool]:
         """The real path of a folder, its entries by name, and whether `MAX_ENTRIES` left some out."""
         with self._open(path, os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
-            entries: list[Entry] = []
-            with os.scandir(fd) as found:
-                for item in found:
-                    if len(entries) == MAX_ENTRIES:
-                        return real, sorted(entries, key=lambda entry: entry.name), True
-                    with contextlib.suppress(FileNotFoundError):
-                        entries.append(_entry(item, fd))
-            return real, sorted(entries, key=lambda entry: entry.name), False
+            return real, *self._attempt(path, partial(_entries, fd))
 
     def kind(self, path: str) -> Kind | None:
         """What the path leads to, links followed; None where nothing is there."""
@@ -146,14 +136,19 @@ class Workspace:
                 continue
             self._refuse_protected(place, path)
             return place
-        return "/".join(parts)
+        raise _Missing(f"{shown(path)} does not exist")
 
-    def update(self, path: str, make: Callable[[str, File | None], bytes]) -> tuple[File, File | None]:
+    def update(
+        self,
+        path: str,
+        make: Callable[[str, File | None], bytes],
+        note: Callable[[File, File | None], None] = lambda file, present: None,
+    ) -> tuple[File, File | None]:
         """Write a file whole: the new one and the one it replaced, if any. Missing folders are made.
 
-        make is given the real path and the present file, or None, under the path's lock, so that no update of
-        ours is lost; it returns the new bytes or raises to refuse. Mode and owner are kept; a link stays and its
-        target is replaced. Whatever fails, the old bytes stay.
+        make is given the real path and the present file, or None; it returns the new bytes or raises to refuse.
+        note is given what is returned. Both are called under the path's lock, so that no update of ours is lost.
+        Mode and owner are kept; a link stays and its target is replaced. Whatever fails, the old bytes stay.
         """
         place = self.place(path)
         with self._lock(place):
@@ -162,7 +157,9 @@ class Workspace:
                 make(place, None)  # may refuse, before folders are made for it
                 self._attempt(path, partial(self._make_folders, folder, path))
             with self._parent(path) as (parent, name, real):
-                return self._put(parent, name, real, path, make)
+                file, present = self._put(parent, name, real, path, make)
+            note(file, present)
+            return file, present
 
     # How a path becomes a descriptor
 
@@ -229,13 +226,10 @@ class Workspace:
             if not part.isascii():
                 fd = self._ways.open(self._fd, found or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    names = os.listdir(fd)
+                    part = beneath.spelled(fd, part)
                 finally:
                     os.close(fd)
-                wanted = unicodedata.normalize("NFC", part)
-                if part not in names:
-                    part = next((name for name in names if unicodedata.normalize("NFC", name) == wanted), part)
-            found = f"{found}/{part}".lstrip("/")
+            found = _joined(found, part)
         return found if found != relative else None
 
     # Writing
@@ -264,12 +258,12 @@ class Workspace:
         A link as last part is followed to where its target would be, but never through a missing one.
         """
         relative = self._relative(path)
-        for _ in range(MAX_LINKS):
+        for _ in range(beneath.MAX_LINKS):
             folder, _, name = relative.rpartition("/")
             if name in ("", ".", ".."):
                 raise ToolError(f"{shown(path)} names a folder, not a file")
             with self._open(folder or ".", os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
-                name = self._spelled(fd, name)
+                name = self._attempt(path, partial(beneath.spelled, fd, name))
                 target = self._attempt(path, partial(beneath.link_target, fd, name))
                 if target is None:
                     self._refuse_protected(_joined(real, name), path)
@@ -277,18 +271,10 @@ class Workspace:
                     return
             if target.startswith("/"):
                 raise _outside(path, self.root)
-            relative = f"{real}/{target}".lstrip("/")
+            relative = _joined(real, target)
             if self.kind(relative) is None:
                 raise ToolError(f"{shown(path)} is a link to something that does not exist; no file is made through it")
-        raise ToolError(f"{shown(path)}: more than {MAX_LINKS} links")
-
-    def _spelled(self, fd: int, name: str) -> str:
-        """The name as the folder has it, where that is the same text in another Unicode normal form."""
-        if name.isascii():
-            return name
-        names = os.listdir(fd)
-        wanted = unicodedata.normalize("NFC", name)
-        return name if name in names else next((n for n in names if unicodedata.normalize("NFC", n) == wanted), name)
+        raise ToolError(f"{shown(path)}: more than {beneath.MAX_LINKS} links (MAX_LINKS)")
 
     def _make_folders(self, folder: str, path: str) -> None:
         """Make what is missing of a real folder, one name at a time, each in the descriptor of the one before."""
@@ -318,10 +304,10 @@ class Workspace:
             raise ToolError(f"{shown(path)} cannot be replaced: {error.strerror}") from error
         try:
             status = os.fstat(fd)
-            data, sha256 = _contents(fd, path, MAX_FILE_BYTES)
+            data, sha256 = self._attempt(path, partial(_contents, fd, path, MAX_FILE_BYTES))
             if status.st_nlink > 1:
                 raise ToolError(f"{shown(path)} is hard-linked, so it may be a file elsewhere as well; not written")
-            if not os.access(name, os.W_OK, dir_fd=parent, follow_symlinks=False):
+            if not os.access(name, os.W_OK, dir_fd=parent):
                 raise ToolError(f"{shown(path)} is read-only; not written")
             return status, File(_joined(real, name), data, sha256)
         finally:
@@ -349,6 +335,20 @@ class _Missing(ToolError):
 def is_missing(error: ToolError) -> bool:
     """Whether a refusal only says that nothing is there."""
     return isinstance(error, _Missing)
+
+
+def _entries(fd: int) -> tuple[list[Entry], bool]:
+    """The entries of an open folder by name, and whether there are more than are looked at."""
+    entries: list[Entry] = []
+    more = False
+    with os.scandir(fd) as found:
+        for item in found:
+            more = len(entries) == MAX_ENTRIES
+            if more:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                entries.append(_entry(item, fd))
+    return sorted(entries, key=lambda entry: entry.name), more
 
 
 def _entry(item: os.DirEntry[str], fd: int) -> Entry:

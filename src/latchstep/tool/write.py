@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
-from .change import done, findings, reader_marks, refuse_changed, refuse_stale, settle_by_hash
+from .change import details, findings, noting, reader_marks, refuse_changed, refuse_stale, settle_by_hash
 from .define import tool
 from .encoding import decode, line_end, to_lf
 from .seen import Seen
@@ -40,11 +40,11 @@ def write_tool(workspace: Workspace, seen: Seen) -> Tool:
             refuse_stale(real, present, context.found, seen)
             return _new_bytes(path, content, verbatim, present, seen)
 
-        file, present = workspace.update(path, make)
+        file, present = workspace.update(path, make, noting(seen))
         lines = content.count("\n") + (not content.endswith("\n") and content != "")
         verb = "Created" if present is None else "Replaced" if present.data != file.data else "Unchanged:"
         words = f"{verb} {shown(file.path)} ({lines} line{'' if lines == 1 else 's'}, {size_of(len(file.data))})."
-        return Output(*done(file, present, seen, words))
+        return Output(words, details(file, present))
 
     return write
 
