@@ -335,13 +335,16 @@ def watch_ends(poll: select.poll, other: int) -> frozenset[int]:
 
 LAST_WATCH = """
 read -r _
+before=once
 for round in 1 2 3 4 5 6 7 8 9 10; do
   found=$(grep -lzs "^$1" /proc/[0-9]*/environ)
-  [ -n "$found" ] || exit 0
+  [ -n "$found$before" ] || exit 0
+  before=$found
   for file in $found; do pid=${file#/proc/}; kill -9 "${pid%/environ}"; done
 done
 """
-"""Ends what is marked when guard and worker are killed in one blow, as `pkill -9 -f python` does."""
+"""Ends what is marked when guard and worker are killed in one blow, as `pkill -9 -f python` does. A process that
+is just being replaced by another program shows no environment, so it looks once more when nothing is left."""
 
 
 def start_last_watch(token: bytes, stdin: int) -> int:
