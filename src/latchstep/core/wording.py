@@ -73,6 +73,13 @@ def repeated(times: int) -> str:
     )
 
 
+def called_in_text(name: str) -> str:
+    return (
+        f"Notice from the harness: your answer was only text that looks like a call of {name}. Text is never run. "
+        "If you want the call, make it through the tool interface; else answer in plain words."
+    )
+
+
 def went_on() -> str:
     return "Notice from the harness: your answer was cut by the output limit. Go on exactly where it stopped."
 

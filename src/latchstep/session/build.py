@@ -102,6 +102,7 @@ def build_rules(
     return Rules(
         judge=judge,
         traits=lambda name: traits.get(name, Traits()),
+        known=kit.tools.__contains__,
         limits=limits or Limits(),
         checks=tuple(checks),
         on_doubt=on_doubt,
