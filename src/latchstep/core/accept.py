@@ -12,6 +12,8 @@ from typing import get_args
 
 from msgspec.structs import replace
 
+from latchstep.errors import DefinitionError
+
 from .chunk import Completed
 from .event import MessageCompleted, ModelFailed
 from .message import (
@@ -115,6 +117,16 @@ def storable(block: Block) -> Block:
             return block
         case _:
             raise TypeError(f"{type(block).__name__} is not a block")
+
+
+def storable_message(message: Message, number: int) -> Message:
+    """A message of an earlier conversation, as the record can carry it. Raises DefinitionError."""
+    if not isinstance(message, Message):
+        raise DefinitionError(f"message {number} is {type(message).__name__}, not a Message")
+    try:
+        return replace(message, blocks=tuple(map(storable, message.blocks)))
+    except (ValueError, TypeError) as error:
+        raise DefinitionError(f"message {number} cannot be recorded: {error}") from error
 
 
 def _named(blocks: Iterable[Block], taken: set[str], request_id: str) -> Iterator[Block]:

@@ -331,7 +331,7 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _run_started(self, event: ev.RunStarted) -> None:
         self.transcript.extend(self.outgoing(()))
-        self.turn, self.joined, self.answered = [], 0, None
+        self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
         self.run = RunState(event.run_id, first_request=event.first_request)
         self.finished = None
         self.request = None

@@ -8,6 +8,15 @@ from __future__ import annotations
 NO_OUTPUT = "(no output)"
 
 
+def of_error(error: BaseException) -> str:
+    """An exception in words. Never empty, and never raises, whatever the exception does."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "(it cannot say why)"
+    return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
+
+
 def truncated(output_tokens: int) -> str:
     cut = f" ({output_tokens} tokens)" if output_tokens else ""
     return (
