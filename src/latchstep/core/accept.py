@@ -49,7 +49,8 @@ def accept(answer: Completed, state: State, origin: str) -> MessageCompleted | M
         if answer.stop_reason not in STOP_REASONS or not isinstance(answer.usage, Usage):
             raise ValueError(f"stop reason {answer.stop_reason!r}, usage {answer.usage!r}")
         blocks = tuple(_named(map(storable, answer.blocks), state.ids, request.request_id))
-        raw, response_id = clean(answer.raw_stop_reason), clean(answer.response_id)
+        raw = clean(answer.raw_stop_reason) if answer.raw_stop_reason != answer.stop_reason else ""
+        response_id = clean(answer.response_id)
     except (ValueError, TypeError, AttributeError) as error:
         message = f"the model's answer cannot be recorded: {error}"
         return _unusable(request, "MODEL_PROTOCOL_ERROR", clean(message))
@@ -149,4 +150,5 @@ def _named(blocks: Iterable[Block], taken: set[str], request_id: str) -> Iterato
         while minted in taken or minted in here:
             minted += "x"
         here.add(minted)
-        yield replace(block, id=minted, opaque={**(block.opaque or {}), "provider_id": given})
+        opaque = {**(block.opaque or {}), "provider_id": given} if given else block.opaque
+        yield replace(block, id=minted, opaque=opaque)

@@ -57,11 +57,11 @@ class OpenRequest(msgspec.Struct, frozen=True):
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
-    """Counters and outcome of the run under way, or of the last one."""
+    """Counters and outcome of the run under way, or of the last one. `started` is how it began."""
 
     run_id: str
+    started: ev.RunStarted
     active: bool = True
-    first_request: int = 1
     steps: int = 0
     tool_calls: int = 0
     usage: Usage = Usage()
@@ -332,7 +332,7 @@ class State(msgspec.Struct, omit_defaults=True):
     def _run_started(self, event: ev.RunStarted) -> None:
         self.transcript.extend(self.outgoing(()))
         self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
-        self.run = RunState(event.run_id, first_request=event.first_request)
+        self.run = RunState(event.run_id, event)
         self.finished = None
         self.request = None
         self.requests = max(self.requests, event.first_request - 1)

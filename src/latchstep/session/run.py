@@ -15,7 +15,14 @@ from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.message import Message, Usage, clean
 from latchstep.core.state import OpenCall
-from latchstep.errors import FatalToolError, JournalError, JournalPoisoned, LatchstepError, SessionError
+from latchstep.errors import (
+    DefinitionError,
+    FatalToolError,
+    JournalError,
+    JournalPoisoned,
+    LatchstepError,
+    SessionError,
+)
 
 from .hub import Lockstep, Steps
 
@@ -260,6 +267,16 @@ class Run:
             session_id=self.session.id,
             run_id=ended.run_id,
         )
+
+
+def readable(text: str, most: int) -> None:
+    """Refuse a message that cannot be one. Raises DefinitionError, SessionError."""
+    if not isinstance(text, str):
+        raise DefinitionError(f"a message is a string, not {type(text).__name__}")
+    if not text.strip():
+        raise SessionError("a blank message says nothing; it was not accepted")
+    if len(text) > most:
+        raise SessionError(f"the message has {len(text)} characters; max_prompt is {most}")
 
 
 def _question(entry: OpenCall) -> ev.Question:

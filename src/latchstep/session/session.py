@@ -32,14 +32,17 @@ from .crew import Crew
 from .hub import Hub, Lockstep, Watcher
 from .kit import Kit
 from .perform import perform
-from .run import Run, RunResult
+from .run import Run, RunResult, readable
 
 SNAPSHOT_EVERY = 1 << 20
 """Bytes of journal between two snapshots of the state."""
 
 
 class Session:
-    """Many runs on one journal. Not thread-safe: one event loop at a time uses it."""
+    """Many runs on one journal. Not thread-safe: one event loop at a time uses it.
+
+    `state` is the fold of the journal, for callers who made it already to find out how to build the kit.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Session:
         kit: Kit,
         rules: Rules,
         *,
+        state: State | None = None,
         program: str = "",
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -68,10 +72,10 @@ class Session:
         self._woken: asyncio.Future[None] | None = None
         self._run: Run | None = None
         self._snapshot_at = journal.size
-        self.state: State = fold(journal.live())
+        self.state: State = state if state is not None else fold(journal.live())
         kit.on_open(self.state.seen)
         opened = ev.SessionOpened(
-            epoch=self.state.epoch + 1, host=socket.gethostname(), pid=os.getpid(), program=program
+            epoch=self.state.epoch + 1, session_id=self.id, host=socket.gethostname(), pid=os.getpid(), program=program
         )
         self.record(opened)
 
@@ -103,7 +107,7 @@ class Session:
         """
         self._refuse_second(None)
         if prompt is not None:
-            self._readable(prompt)
+            readable(prompt, self.limits.max_prompt)
         said = tuple(storable_message(message, number) for number, message in enumerate(start, 1))
         return Run(self, lambda: self._begin(prompt, said, first_request))
 
@@ -140,7 +144,7 @@ class Session:
 
     async def send(self, text: str, source: ev.Source = "steer") -> str:
         """Accept a message for the run under way, or for the next one. Returns its id once it is on disk."""
-        self._readable(text)
+        readable(text, self.limits.max_prompt)
         message_id = f"{source}-{self._new_id()}"
         await self.barrier.quiet()
         self.record(ev.MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
@@ -186,14 +190,6 @@ class Session:
             await self.kit.on_close()
         self.hub.close()
         self.journal.close()
-
-    def _readable(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise DefinitionError(f"a message is a string, not {type(text).__name__}")
-        if not text.strip():
-            raise SessionError("a blank message says nothing; it was not accepted")
-        if len(text) > self.limits.max_prompt:
-            raise SessionError(f"the message has {len(text)} characters; max_prompt is {self.limits.max_prompt}")
 
     # -- recording -------------------------------------------------------------------------------------
 
@@ -242,14 +238,9 @@ class Session:
         self._write((ending,))
         self._ending = ending
         await self.sync()
-        self._show_ending()
+        self._synced(None)
         if self.hub.lockstep is not None:
             await self._stepped(self.hub.lockstep)
-
-    def _show_ending(self) -> None:
-        if self._ending is not None:
-            self.hub.publish(self._ending)
-            self._ending = None
 
     async def _stepped(self, lockstep: Lockstep) -> None:
         """Return when the caller's iterator has come back for more."""
@@ -281,7 +272,8 @@ class Session:
         if error is not None:
             self._poisoned(error)
         elif self._ending is not None and self.journal.synced >= self._ending.seq:
-            self._show_ending()
+            self.hub.publish(self._ending)
+            self._ending = None
 
     # -- driving ---------------------------------------------------------------------------------------
 
