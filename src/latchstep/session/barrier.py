@@ -28,19 +28,32 @@ class Barrier:
         while self._journal.synced < needed:
             if self.under_way is None:
                 self.under_way = asyncio.get_running_loop().create_task(self._sync())
-                self.under_way.add_done_callback(self._ended)
             await self.quiet()
 
     async def quiet(self) -> None:
         """Return when no sync is under way, so that something may be recorded. Raises what the sync raised."""
-        while self.under_way is not None:
+        while (sync := self.under_way) is not None:
             try:
-                await asyncio.shield(self.under_way)
+                await asyncio.shield(sync)
             except asyncio.CancelledError:
-                if not self._absorb():
+                task = asyncio.current_task()
+                if not self._absorb() and (not sync.cancelled() or (task is not None and task.cancelling())):
                     raise
+                if sync.cancelled() and self.under_way is sync:  # before it began
+                    self.under_way = None
 
     async def _sync(self) -> None:
+        error: JournalPoisoned | None = None
+        try:
+            await self._to_the_end()
+        except JournalPoisoned as poisoned:
+            error = poisoned
+            raise
+        finally:
+            self.under_way = None
+            self._on_end(error)
+
+    async def _to_the_end(self) -> None:
         """A loop that shuts down cancels this task too; the disk does not stop for that."""
         while True:
             try:
@@ -50,9 +63,3 @@ class Barrier:
                 if task is None or not task.cancelling():
                     raise
                 task.uncancel()
-
-    def _ended(self, sync: asyncio.Task[None]) -> None:
-        self.under_way = None
-        error = None if sync.cancelled() else sync.exception()
-        if error is None or isinstance(error, JournalPoisoned):
-            self._on_end(error)
