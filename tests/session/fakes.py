@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +40,13 @@ def go(main: Coroutine[Any, Any, T]) -> T:
 
 async def until(condition: Callable[[], object]) -> None:
     """Return when it holds."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 (there is no event to wait for)
+        await asyncio.sleep(0)
+
+
+async def settled() -> None:
+    """Return when everything that can happen without the outside has happened."""
+    for _ in range(20):
         await asyncio.sleep(0)
 
 
@@ -218,7 +225,7 @@ def check_requests(requests: Sequence[Request]) -> None:
 
     for request in requests:
         check_request(list(request.messages))
-    for earlier, later in zip(requests, requests[1:], strict=False):
+    for earlier, later in pairwise(requests):
         assert list(later.messages)[: len(earlier.messages)] == list(earlier.messages)
 
 

@@ -193,8 +193,7 @@ async def while_syncing(meanwhile: Callable[[ls.Run, FakeJournal], Coroutine[Any
     assert "effect 0" not in journal.log[-1:]
     journal.hold.set()
     await doing
-    result = await run
-    return result
+    return await run
 
 
 def test_steering_during_a_sync() -> None:
@@ -213,7 +212,9 @@ def test_cancelling_during_a_sync_runs_nothing() -> None:
     async def main() -> None:
         journal = FakeJournal()
         journal.hold, journal.held_type = asyncio.Event(), "tool.started"
-        session = session_of([[call("write", "w1"), call("write", "w2")], "done"], tools_of(journal.log), journal=journal)
+        session = session_of(
+            [[call("write", "w1"), call("write", "w2")], "done"], tools_of(journal.log), journal=journal
+        )
         run = session.stream("go").start()
         await until(lambda: journal.syncing and "tool.started" in journal.types())
         run.cancel()

@@ -13,7 +13,7 @@ from latchstep.core import event as ev
 from latchstep.core.chunk import Delta
 from latchstep.session.hub import AHEAD, MERGED, QUEUE
 
-from .fakes import Chunks, FakeJournal, call, calling, done, forever, go, session_of, text, until
+from .fakes import Chunks, FakeJournal, call, done, forever, go, session_of, text, until
 
 
 def tool_that(log: list[str]) -> ls.Tool:
