@@ -64,7 +64,7 @@ class Run:
         self._begin = begin
         self._task: asyncio.Task[RunResult] | None = None
         self._after = session.journal.head
-        self._begun = asyncio.Event()
+        self.begun = asyncio.Event()
         self._early: str | None = None
         self._ended: ev.RunFinished | None = None
         self._finished: RunResult | None = None
@@ -150,7 +150,7 @@ class Run:
     async def _said(self, text: str, source: ev.Source) -> str:
         """What is said to a run comes after what it was begun with."""
         if self.under_way:
-            await self._begun.wait()
+            await self.begun.wait()
         return await self.session.send(text, source)
 
     async def answer(
@@ -173,7 +173,6 @@ class Run:
         clock: asyncio.TimerHandle | None = None
         try:
             await self._begin()
-            self._begun.set()
             if session.limits.max_seconds is not None and session.state.run is not None:
                 left = max(0.0, session.limits.max_seconds - session.state.run.elapsed)
                 clock = asyncio.get_running_loop().call_later(left, session.ring)
@@ -188,7 +187,7 @@ class Run:
             if clock is not None:
                 clock.cancel()
             session.crew.rest()
-            self._begun.set()
+            self.begun.set()
         self._ended = ended
         self._finished = self._result(ended)
         if (lockstep := session.hub.lockstep) is not None:

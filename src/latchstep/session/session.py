@@ -22,7 +22,7 @@ from latchstep.core.action import Wait
 from latchstep.core.decide import decide
 from latchstep.core.message import Message, clean, user
 from latchstep.core.project import Projection
-from latchstep.core.rules import Limits, Rules
+from latchstep.core.rules import Rules
 from latchstep.core.state import OpenCall, State, fold
 from latchstep.errors import DefinitionError, JournalPoisoned, SessionError
 from latchstep.journal.base import Journal
@@ -56,7 +56,7 @@ class Session:
         monotonic: Callable[[], float] = time.monotonic,
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
-        self.journal, self.kit, self.rules = journal, kit, rules
+        self.journal, self.kit, self.rules, self.limits = journal, kit, rules, rules.limits
         self.hub = Hub()
         self.projection = Projection()
         self.projected = 0
@@ -84,10 +84,6 @@ class Session:
     @property
     def id(self) -> str:
         return self.state.session_id
-
-    @property
-    def limits(self) -> Limits:
-        return self.rules.limits
 
     @property
     def unfinished(self) -> bool:
@@ -307,9 +303,13 @@ class Session:
                     setup=self.kit.setup,
                 )
             )
-        if events:
-            await self.emit(*events)
+        await self.barrier.quiet()
+        self.record(*events)
+        if self._run is not None:
+            self._run.begun.set()
         await self.sync()
+        if self.hub.lockstep is not None:
+            await self._stepped(self.hub.lockstep)
 
     async def pump(self) -> Wait:
         """Decide and perform until nothing can happen by itself."""
