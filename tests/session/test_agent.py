@@ -49,9 +49,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"), WRONG, ids=[f"{n}-{next(iter(w[0]))}" for n, w in enumerate(WRONG)]
-)
+@pytest.mark.parametrize(("given", "words"), WRONG, ids=[f"{n}-{next(iter(w[0]))}" for n, w in enumerate(WRONG)])
 def test_wrong_declarations(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ls.DefinitionError) as raised:
         ls.Agent(**{"model": ls.ScriptedModel(["x"]), **given})

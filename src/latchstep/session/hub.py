@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from latchstep.core.event import TRANSIENT, Event, ModelDelta
+from latchstep.core.event import TRANSIENT, Event, ModelDelta, RunFinished
 from latchstep.errors import SessionError
 
 AHEAD = 32
@@ -26,10 +26,14 @@ MERGED = 4096
 
 
 class Lockstep:
-    """What lies between the driver and the caller's iterator: every event, in order; the driver waits for it."""
+    """What lies between the driver and the caller's iterator: every event, in order; the driver waits for it.
+
+    over: the run's ending is in it. What is recorded then belongs to the next run.
+    """
 
     def __init__(self, backlog: Iterable[Event], done: Callable[[], bool]) -> None:
         self._done = done
+        self.over = False
         self._buffer: deque[Event] = deque(backlog)
         self._consumer: asyncio.Future[None] | None = None
         self._producer: asyncio.Future[None] | None = None
@@ -48,8 +52,9 @@ class Lockstep:
         return self._buffer.popleft()
 
     def put(self, event: Event) -> None:
-        if len(self._buffer) >= QUEUE and isinstance(event, TRANSIENT):
+        if self.over or (len(self._buffer) >= QUEUE and isinstance(event, TRANSIENT)):
             return
+        self.over = isinstance(event, RunFinished)
         self._buffer.append(event)
         self.wake()
 
@@ -182,6 +187,11 @@ class Hub:
             lockstep.let_go()
             if self.lockstep is lockstep:
                 self.lockstep = None
+
+    def go_on(self) -> None:
+        """The ending was an earlier run's: the caller's iterator goes on to its own."""
+        if self.lockstep is not None:
+            self.lockstep.over = False
 
     def publish(self, event: Event) -> None:
         if self.lockstep is not None:

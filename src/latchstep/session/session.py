@@ -279,6 +279,7 @@ class Session:
         run = self.state.run
         if prompt is not None and run is not None and run.active and (run.cancelled or run.clock or run.error):
             await self.pump()  # it lacks nothing but its ending, and could not answer the prompt
+            self.hub.go_on()
         self._since = self._monotonic()
         self._base = self.state.run.elapsed if self.unfinished and self.state.run is not None else 0.0
         events: list[ev.Event] = [
