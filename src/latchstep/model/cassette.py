@@ -48,8 +48,13 @@ class Cassette:
             place += 1
             answer = self._answer(place)
         if isinstance(answer, ModelFailed):
-            if answer.next == "ask_again":
-                yield Completed(blocks=(), stop_reason="stop", usage=answer.usage)
+            if answer.stop_reason is not None:  # an answer came, and was empty
+                yield Completed(
+                    blocks=(),
+                    stop_reason=answer.stop_reason,
+                    raw_stop_reason=answer.raw_stop_reason,
+                    usage=answer.usage,
+                )
                 return
             kind = _KINDS.get(answer.kind, answer.kind.removeprefix("MODEL_").lower())
             raise ModelError(kind, answer.message)  # type: ignore[arg-type]
