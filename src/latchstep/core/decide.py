@@ -128,8 +128,7 @@ def _call_model(state: State, run: RunState, because: Because, carries: tuple[st
     request = state.request
     if request is not None:  # lost with its process, or the answer was empty: the same request again
         return CallModel(request.request_id, request.attempt + 1, "retry", carries)
-    number = max(state.requests + 1, run.first_request)
-    return CallModel(f"request-{number:03d}", 1, because, carries)
+    return CallModel(f"request-{state.requests + 1:03d}", 1, because, carries)
 
 
 def _all_queued(state: State) -> tuple[str, ...]:

@@ -58,7 +58,6 @@ class RunState(msgspec.Struct, omit_defaults=True):
 
     run_id: str
     active: bool = True
-    first_request: int = 1
     steps: int = 0
     tool_calls: int = 0
     usage: Usage = Usage()
@@ -321,7 +320,8 @@ class State(msgspec.Struct, omit_defaults=True):
     def _run_started(self, event: ev.RunStarted) -> None:
         self.transcript.extend(self.outgoing(()))
         self.turn, self.joined, self.answered = [], 0, None
-        self.run = RunState(event.run_id, first_request=event.first_request)
+        self.run = RunState(event.run_id)
+        self.requests = max(self.requests, event.first_request - 1)
         self.finished = None
         self.request = None
         self.checks, self.turns, self.streaks, self.told = [], [], [0] * MAX_PERIOD, False
