@@ -126,7 +126,7 @@ class Session:
         """Accept a message for the run under way, or for the next one. Returns its id once it is on disk."""
         self._readable(text)
         message_id = f"{source}-{self._new_id()}"
-        await self.emit(ev.MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
+        await self.post(ev.MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
         await self.sync()
         return message_id
 
@@ -134,7 +134,7 @@ class Session:
         """Take back a message that no request has carried yet. Raises SessionError."""
         if all(queued.message_id != message_id for queued in self.state.queue):
             raise SessionError(f"{message_id} is not waiting: it was delivered, withdrawn, or never accepted")
-        await self.emit(ev.MessageWithdrawn(message_id=message_id))
+        await self.post(ev.MessageWithdrawn(message_id=message_id))
         await self.sync()
 
     async def answer(
@@ -149,7 +149,7 @@ class Session:
         answered = ev.ApprovalAnswered(
             call_id=call_id, decision=decision, sha256=asked.question, by=by, rule=rule, note=clean(note)
         )
-        await self.emit(answered)
+        await self.post(answered)
         await self.sync()
         self._wake()
 
@@ -207,11 +207,16 @@ class Session:
         The next side effect happens in a task that is still to be scheduled, so that whoever was woken by
         these events runs before it and may cancel it.
         """
+        await self.post(*events)
+        if self.hub.lockstep is not None:
+            await self.hub.lockstep.drained(0)
+
+    async def post(self, *events: ev.Event) -> None:
+        """Record what comes from outside the driver. It waits for no iterator: its caller may be the one who
+        iterates. Never while a sync is under way."""
         while self._syncing is not None:
             await asyncio.shield(self._syncing)
         self.record(*events)
-        if self.hub.lockstep is not None:
-            await self.hub.lockstep.drained(0)
 
     async def finish(self, ending: ev.RunFinished) -> None:
         """Record the ending, and show it only when it is on disk."""
