@@ -102,6 +102,7 @@ class Session:
             raise SessionError("a run is under way in this session; steer it, or wait for its result")
         if prompt is not None:
             self._readable(prompt)
+        self._cancel, self._rang = None, False
         self._run = Run(self, lambda: self._begin(prompt, start, first_request))
         return self._run
 
@@ -155,7 +156,8 @@ class Session:
 
     def cancel(self, reason: str = "", by: str = "caller") -> None:
         """Stop the run under way: no further model call, nothing left running. Returns at once."""
-        if self._cancel is None and self.unfinished:
+        begun = self.unfinished or (self._run is not None and not self._run.finished)
+        if self._cancel is None and begun:
             self._cancel = ev.CancelRequested(by=by, reason=clean(reason))
             self._interrupt()
 
@@ -254,7 +256,6 @@ class Session:
 
     async def _begin(self, prompt: str | None, start: Sequence[Message], first_request: int) -> None:
         """Record the run's beginning, on disk before anything is done for it."""
-        self._cancel, self._rang = None, False
         self.crew.rest()
         self._since = self._monotonic()
         self._base = self.state.run.elapsed if self.unfinished and self.state.run is not None else 0.0
