@@ -19,12 +19,12 @@ from .state import State
 LEGAL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """What every known provider accepts as a call id."""
 
-MAX_EMPTY = 1
-"""How often an empty answer is silently asked again."""
 
+def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> MessageCompleted | ModelFailed:
+    """The event for this answer. Deterministic: the same state and answer give the same ids.
 
-def accept(answer: Completed, state: State, origin: str) -> MessageCompleted | ModelFailed:
-    """The event for this answer. Deterministic: the same state and answer give the same ids."""
+    max_empty: how often in a row an empty answer is asked again (`Limits.max_empty`).
+    """
     request = state.request
     assert request is not None
     blocks = tuple(_named(answer.blocks, state.ids, request.request_id))
@@ -37,7 +37,7 @@ def accept(answer: Completed, state: State, origin: str) -> MessageCompleted | M
             attempt=request.attempt,
             kind="TRUNCATED" if answer.stop_reason == "length" else "EMPTY_RESPONSE",
             message=f"the model's answer {announced} (stop reason {answer.raw_stop_reason or answer.stop_reason!r})",
-            next="ask_again" if empties < MAX_EMPTY and answer.stop_reason != "length" else "give_up",
+            next="ask_again" if empties < max_empty and answer.stop_reason != "length" else "give_up",
             usage=answer.usage,
         )
     message_id = f"message-{answer.response_id}" if answer.response_id else f"message-{request.request_id}"

@@ -18,6 +18,8 @@ from .message import ToolCall
 OnDoubt = Literal["report", "ask", "fail"]
 OnStaleApproval = Literal["ask", "abandon"]
 
+_FROM_ZERO = frozenset({"max_continuations", "max_empty", "max_check_rounds", "max_truncations"})
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every bound of a run. None means no bound; seconds are monotonic and add up over resumes.
@@ -26,7 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_cost: US dollars. max_seconds: wall time. max_tool_calls: calls started.
     max_repeats: identical turns (calls and results) before the model is told; two more end the run.
     max_truncations: answers with calls cut by the token limit. max_continuations: how often a text cut by
-    the token limit is asked to go on. max_check_rounds: how often failed checks go back to the model.
+    the token limit is asked to go on. max_empty: how often in a row an empty answer is asked again.
+    max_check_rounds: how often failed checks go back to the model.
     max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
@@ -40,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_repeats: int = 3
     max_truncations: int = 3
     max_continuations: int = 0
+    max_empty: int = 1
     max_check_rounds: int = 3
     max_parallel: int = 8
     tool_timeout: float = 600.0
@@ -52,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             whole = name not in ("max_cost", "max_seconds", "tool_timeout", "stream_timeout", "grace")
-            least = 0 if name in ("max_continuations", "max_check_rounds", "max_truncations") else 1 if whole else 0.0
+            least = 0 if name in _FROM_ZERO else 1 if whole else 0.0
             if value is None and name in ("max_tokens", "max_cost", "max_seconds", "max_tool_calls"):
                 continue
             right = isinstance(value, int) if whole else isinstance(value, int | float)

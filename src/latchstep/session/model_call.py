@@ -55,7 +55,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         await session.emit(_failure(session, error))
         return
     session.kit.forget_calls()
-    await session.emit(accept(ended.value, session.state, session.kit.model.name))
+    await session.emit(accept(ended.value, session.state, session.kit.model.name, session.limits.max_empty))
 
 
 async def _answer(session: Session, request: Request) -> Completed:
