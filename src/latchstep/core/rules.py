@@ -18,6 +18,7 @@ from .message import ToolCall
 OnDoubt = Literal["report", "ask", "fail"]
 OnStaleApproval = Literal["ask", "abandon"]
 
+_MAY_BE_NONE = frozenset({"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_output"})
 _FROM_ZERO = frozenset({"max_continuations", "max_empty", "max_check_rounds", "max_truncations"})
 
 
@@ -30,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_truncations: answers with calls cut by the token limit. max_continuations: how often a text cut by
     the token limit is asked to go on. max_empty: how often in a row an empty answer is asked again.
     max_check_rounds: how often failed checks go back to the model.
-    max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
+    max_output: tokens of one answer, None for the provider's own. max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
     """
@@ -45,6 +46,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_continuations: int = 0
     max_empty: int = 1
     max_check_rounds: int = 3
+    max_output: int | None = None
     max_parallel: int = 8
     tool_timeout: float = 600.0
     stream_timeout: float = 600.0
@@ -57,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             value = getattr(self, name)
             whole = name not in ("max_cost", "max_seconds", "tool_timeout", "stream_timeout", "grace")
             least = 0 if name in _FROM_ZERO else 1 if whole else 0.0
-            if value is None and name in ("max_tokens", "max_cost", "max_seconds", "max_tool_calls"):
+            if value is None and name in _MAY_BE_NONE:
                 continue
             right = isinstance(value, int) if whole else isinstance(value, int | float)
             if isinstance(value, bool) or not right or not value >= least:

@@ -41,6 +41,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         tools=session.kit.specs,
         place=session.state.place,
         attempt=action.attempt,
+        max_output=session.limits.max_output,
         options=session.kit.options,
         sha256=digest,
     )
