@@ -17,6 +17,7 @@ from .message import ToolCall
 
 OnDoubt = Literal["report", "ask", "fail"]
 OnStaleApproval = Literal["ask", "abandon"]
+Questions = Literal["together", "in_turn"]
 
 _MAY_BE_NONE = frozenset({"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_output"})
 _FROM_ZERO = frozenset({"max_continuations", "max_empty", "max_check_rounds", "max_truncations"})
@@ -90,6 +91,7 @@ RUN = Verdict("run")
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """All that `decide` knows beside the state.
 
+    questions: all of a turn before any call of it runs, or each immediately before its call would.
     strict_protocol: a stop reason that contradicts the calls fails the run instead of being distrusted.
     """
 
@@ -99,4 +101,5 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ()
     on_doubt: OnDoubt = "report"
     on_stale_approval: OnStaleApproval = "ask"
+    questions: Questions = "together"
     strict_protocol: bool = False
