@@ -32,7 +32,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_truncations: answers with calls cut by the token limit. max_continuations: how often a text cut by
     the token limit is asked to go on. max_empty: how often in a row an empty answer is asked again.
     max_check_rounds: how often failed checks go back to the model.
-    max_output: tokens of one answer, None for the provider's own. max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
+    max_output: tokens of one answer, None for the provider's own.
+    max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
     """
