@@ -20,7 +20,7 @@ OnStaleApproval = Literal["ask", "abandon"]
 Questions = Literal["together", "in_turn"]
 
 _MAY_BE_NONE = frozenset({"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_output"})
-_FROM_ZERO = frozenset({"max_continuations", "max_empty", "max_check_rounds", "max_truncations"})
+_FROM_ZERO = frozenset({"max_ahead", "max_continuations", "max_empty", "max_check_rounds", "max_truncations"})
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_output: tokens of one answer, None for the provider's own.
     max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
+    max_ahead: pieces of an answer that may be under way to the caller's iterator; 0: it is waited for.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
     """
 
@@ -53,6 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_timeout: float = 600.0
     stream_timeout: float = 600.0
     grace: float = 2.0
+    max_ahead: int = 32
     max_result: int = 100_000
     max_prompt: int = 4_000_000
 

@@ -14,9 +14,6 @@ from msgspec.structs import replace
 
 from latchstep.core.event import TRANSIENT, Event, ModelDelta
 
-AHEAD = 32
-"""Transient events that may lie between the driver and the caller's iterator."""
-
 QUEUE = 1024
 """Events a watcher may lag behind before it is sent to the journal."""
 
@@ -148,9 +145,11 @@ class Watcher:
 
 
 class Hub:
-    """All who watch one session."""
+    """All who watch one session. ahead: transient events that may lie between the driver and the caller's
+    iterator; with 0 it waits after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: int) -> None:
+        self._ahead = ahead
         self.lockstep: Lockstep | None = None
         self.watchers: set[Watcher] = set()
         self._unyielded = 0
@@ -170,8 +169,8 @@ class Hub:
         """After a transient event: bounded run-ahead, and a cancel still gets in."""
         self._unyielded += 1
         if self.lockstep is not None:
-            await self.lockstep.drained(AHEAD)
-        if self._unyielded >= AHEAD:
+            await self.lockstep.drained(self._ahead)
+        if self._unyielded >= self._ahead:
             self._unyielded = 0
             await asyncio.sleep(0)
 
