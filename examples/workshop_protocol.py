@@ -20,8 +20,7 @@ MAX_CHUNKS = 1_024  # streamed in one step
 MAX_BLOCKS = 1_024  # in one terminal response
 MAX_TEXT = 65_536  # code points of text in one step
 MAX_DEPTH = 32  # of a value in a call's arguments; the root lies at 0
-MAX_VALUES = 257  # in a call's arguments, the root among them
-MAX_SLOTS = 256  # fields and array slots in a call's arguments
+MAX_SLOTS = 256  # fields and array slots in a call's arguments: 257 values, with the root
 MAX_ARGUMENT_TEXT = 4_096  # code points over keys and strings in a call's arguments
 
 CONTENT = {"user": ls.Text | ls.Image, "assistant": ls.Text | ls.ToolCall | Thinking | Provider, "tool": ls.ToolResult}
@@ -46,13 +45,11 @@ def text(value: Any) -> str:
 
 def plain(arguments: Any) -> dict[str, Any]:
     """A copy of a call's arguments: plain JSON within bounds, sharing nothing with the original."""
-    values = slots = points = 0
+    slots = points = 0
 
     def copy(value: Any, depth: int) -> Any:
-        nonlocal values, slots, points
-        values += 1
+        nonlocal slots, points
         within("MAX_DEPTH", depth)
-        within("MAX_VALUES", values)
         if type(value) in (dict, list):
             slots += len(value)
             within("MAX_SLOTS", slots)

@@ -24,7 +24,7 @@ def test_s0_05_the_stream_is_drained_before_the_terminal_response_is_awaited() -
 
 def test_s0_05_the_bounds_are_those_of_the_workshop() -> None:
     assert (bounds.MAX_CHUNKS, bounds.MAX_TEXT, bounds.MAX_BLOCKS) == (1_024, 65_536, 1_024)
-    assert (bounds.MAX_DEPTH, bounds.MAX_VALUES, bounds.MAX_SLOTS, bounds.MAX_ARGUMENT_TEXT) == (32, 257, 256, 4_096)
+    assert (bounds.MAX_DEPTH, bounds.MAX_SLOTS, bounds.MAX_ARGUMENT_TEXT) == (32, 256, 4_096)
     assert bounds.MAX_MESSAGES == 4_096
 
 

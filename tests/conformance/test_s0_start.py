@@ -39,7 +39,7 @@ def test_s0_01_both_ends_of_max_steps_are_allowed(steps: int) -> None:
     assert result(collect(workshop([QUESTION], Script([ANSWER]), [], max_steps=steps))).status == "completed"
 
 
-@pytest.mark.parametrize("first", [0, -3, 65, 2.0, "1", False])
+@pytest.mark.parametrize("first", [0, -3, 65, 2.0, "1", False, True])
 def test_s0_01_first_request_is_a_whole_number_up_to_64(first: Any) -> None:
     with pytest.raises(ls.DefinitionError, match="first_request"):
         workshop([QUESTION], Script([ANSWER]), [add], max_steps=1, first_request=first)

@@ -125,6 +125,17 @@ def test_s1_06_a_failed_call_leaves_no_dangling_message(tmp_path: Path, monkeypa
     assert [message.text for message in model.requests[2].messages] == ["a", "one", "c"]
 
 
+def test_s1_06_a_line_that_fails_late_stays_with_what_was_done_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = iter(["a", "b"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next_line(typed))
+    monkeypatch.chdir(tmp_path)
+    model = Lines(call(1, "list_files"), ModelError("network", "no route"), "done")
+    nano.main(model)
+    assert roles(model.requests[2].messages) == ["user", "assistant", "tool", "user"]
+
+
 def next_line(lines: Any) -> str:
     try:
         return str(next(lines))
