@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import workshop_protocol as bounds
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from workshop import Script, workshop
 from workshop_model import Block, Piece
 
@@ -58,6 +61,29 @@ def test_s0_05_calls_are_boundaries_between_texts() -> None:
     assert accepted(Answering([ls.Text("a"), CALL, ls.Text("b")], around)).messages[1].blocks == tuple(around)
     refused(Answering([ls.Text("a"), ls.Text("b"), CALL], around), "streamed")
     refused(Answering([ls.Text("ab"), CALL], around), "streamed")
+
+
+def pieces(blocks: Sequence[Block], cuts: Sequence[int]) -> list[Block]:
+    """The same content with its texts cut at other places."""
+    cut: list[Block] = []
+    for block, at in zip(blocks, cuts, strict=True):
+        whole = isinstance(block, ls.ToolCall)
+        cut += [block] if whole else [ls.Text(block.text[:at]), ls.Text(block.text[at:])]
+    return cut
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(max_size=5) | st.none(), min_size=1, max_size=6), st.data())
+def test_s0_05_any_cut_of_the_same_content_agrees(content: list[str | None], data: st.DataObject) -> None:
+    blocks: list[Block] = [
+        ls.ToolCall(f"call-{number}", "add", {"left": number}) if text is None else ls.Text(text)
+        for number, text in enumerate([*content, None])
+    ]
+    cuts = st.lists(st.integers(0, 5), min_size=len(blocks), max_size=len(blocks))
+    ended = accepted(Answering(pieces(blocks, data.draw(cuts)), pieces(blocks, data.draw(cuts))))
+    said = "".join(block.text for block in blocks if isinstance(block, ls.Text))
+    assert "".join(ended.messages[1].text.split()) == "".join(said.split())
+    assert list(ended.messages[1].calls) == [block for block in blocks if isinstance(block, ls.ToolCall)]
 
 
 DISAGREEING = [
