@@ -67,8 +67,7 @@ def pieces(blocks: Sequence[Block], cuts: Sequence[int]) -> list[Block]:
     """The same content with its texts cut at other places."""
     cut: list[Block] = []
     for block, at in zip(blocks, cuts, strict=True):
-        whole = isinstance(block, ls.ToolCall)
-        cut += [block] if whole else [ls.Text(block.text[:at]), ls.Text(block.text[at:])]
+        cut += [ls.Text(block.text[:at]), ls.Text(block.text[at:])] if isinstance(block, ls.Text) else [block]
     return cut
 
 

@@ -45,7 +45,7 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         request_id=request.request_id,
         message=Message("assistant", blocks, clean(message_id), origin),
         stop_reason=answer.stop_reason,
-        raw_stop_reason=answer.raw_stop_reason,
+        raw_stop_reason=answer.raw_stop_reason if answer.raw_stop_reason != answer.stop_reason else "",
         usage=answer.usage,
         cost=answer.cost,
     )
@@ -68,4 +68,5 @@ def _named(blocks: tuple[Block, ...], taken: set[str], request_id: str) -> Itera
         while minted in taken or minted in here:
             minted += "x"
         here.add(minted)
-        yield replace(block, id=minted, opaque={**(block.opaque or {}), "provider_id": block.id})
+        opaque = {**(block.opaque or {}), "provider_id": block.id} if block.id else block.opaque
+        yield replace(block, id=minted, opaque=opaque)

@@ -76,6 +76,7 @@ class SessionOpened(Event, frozen=True, tag="session.opened"):
     """A writer took the journal: whatever was in flight before is now lost."""
 
     epoch: int
+    session_id: str = ""
     host: str = ""
     pid: int = 0
     program: str = ""
@@ -145,6 +146,8 @@ class ModelFailed(Event, frozen=True, tag="model.failed"):
 
 
 class MessageCompleted(Event, frozen=True, tag="message.completed"):
+    """The model's answer, whole. `raw_stop_reason` is the provider's own word, where it differs."""
+
     request_id: str
     message: Message
     stop_reason: StopReason

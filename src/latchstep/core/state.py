@@ -54,9 +54,10 @@ class OpenRequest(msgspec.Struct, frozen=True):
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
-    """Counters and outcome of the run under way, or of the last one."""
+    """Counters and outcome of the run under way, or of the last one. `started` is how it began."""
 
     run_id: str
+    started: ev.RunStarted
     active: bool = True
     steps: int = 0
     tool_calls: int = 0
@@ -320,7 +321,7 @@ class State(msgspec.Struct, omit_defaults=True):
     def _run_started(self, event: ev.RunStarted) -> None:
         self.transcript.extend(self.outgoing(()))
         self.turn, self.joined, self.answered = [], 0, None
-        self.run = RunState(event.run_id)
+        self.run = RunState(event.run_id, event)
         self.requests = max(self.requests, event.first_request - 1)
         self.finished = None
         self.request = None

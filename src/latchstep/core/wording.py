@@ -30,9 +30,8 @@ def interrupted(why: str, captured: str = "") -> str:
 def lost() -> str:
     """For a call in flight when the process died."""
     return (
-        "Interrupted: this call had started when the agent's process died, and its outcome was not recorded. "
-        "Its effects are unknown: it may have done all, some or nothing of its work. "
-        "It was not run again; check its effects before you repeat it."
+        "Interrupted: the agent's process died while this call was running. Its outcome was not recorded and its "
+        "effects are unknown; it was not run again. Check what it did before you repeat it."
     )
 
 

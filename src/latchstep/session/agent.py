@@ -15,6 +15,7 @@ from latchstep.journal.base import Journal, MemoryJournal
 
 from .blocking import run_blocking
 from .build import Policy, build_kit, build_rules
+from .check import checker
 from .run import Run, RunResult
 from .session import Session, new_session_id
 
@@ -50,9 +51,9 @@ class Agent:
             raise DefinitionError(
                 "Agent(output=...) is not available yet; ask for JSON in the prompt and parse final_text"
             )
-        check = _checker(workspace) if checks else None
         if checks and workspace is None:
             raise DefinitionError("checks run in the workspace: give Agent(workspace=...) too")
+        check = checker(Path(workspace)) if workspace is not None else None
         self._kit = build_kit(model, tuple(tools), system, workspace=workspace, check=check, approve=approve, deps=deps)
         self._rules = build_rules(self._kit, limits=limits, policy=policy, checks=checks, on_doubt=on_doubt)
         self._journal = journal
@@ -64,13 +65,14 @@ class Agent:
         """
         if self._journal is not None:
             return Session(self._journal, self._kit, self._rules)
-        from latchstep.journal.store import Store
+        from latchstep.journal.store import Store, default_root
 
-        store = Store()
-        workspace = str(self._kit.workspace or "")
-        if session_id is None:
-            return Session(store.create(workspace=workspace), self._kit, self._rules)
-        return Session(store.open(session_id), self._kit, self._rules)
+        store = Store(default_root())
+        if session_id is not None:
+            return Session(store.open(store.find(session_id)), self._kit, self._rules)
+        now = time.time()
+        journal = store.create(new_session_id(now), time=now, workspace=str(self._kit.workspace or ""))
+        return Session(journal, self._kit, self._rules)
 
     def stream(self, prompt: str) -> Run:
         """A run to iterate, steer, answer and cancel: `async with agent.stream(...) as run`."""
@@ -120,14 +122,3 @@ def run_loop(
     rules = build_rules(kit, limits=limits, policy=policy, questions=questions, strict_protocol=strict_protocol)
     session = Session(journal or memory_journal(), kit, rules)
     return session.stream(start=tuple(messages), first_request=first_request)
-
-
-def _checker(workspace: str | Path | None) -> Any:
-    """Runs check commands in the workspace, each by a spawner that ends with it."""
-
-    async def check(command: str) -> tuple[int | None, str]:
-        from latchstep.tool.bash import run_check
-
-        return await run_check(command, Path(workspace or "."))
-
-    return check

@@ -38,7 +38,10 @@ SNAPSHOT_EVERY = 1 << 20
 
 
 class Session:
-    """Many runs on one journal. Not thread-safe: one event loop at a time uses it."""
+    """Many runs on one journal. Not thread-safe: one event loop at a time uses it.
+
+    `state` is the fold of the journal, for callers who made it already to find out how to build the kit.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Session:
         kit: Kit,
         rules: Rules,
         *,
+        state: State | None = None,
         program: str = "",
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -65,10 +69,10 @@ class Session:
         self._woken: asyncio.Future[None] | None = None
         self._run: Run | None = None
         self._snapshot_at = journal.size
-        self.state: State = fold(journal.live())
+        self.state: State = state if state is not None else fold(journal.live())
         kit.on_open(self.state.seen)
         opened = ev.SessionOpened(
-            epoch=self.state.epoch + 1, host=socket.gethostname(), pid=os.getpid(), program=program
+            epoch=self.state.epoch + 1, session_id=self.id, host=socket.gethostname(), pid=os.getpid(), program=program
         )
         self.record(opened)
 

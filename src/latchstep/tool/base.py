@@ -7,9 +7,10 @@ the careful one of each. Only the driver runs tools, and only with arguments tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from latchstep.core.event import Effect, Replay
 from latchstep.core.message import Image, Outcome, Text
@@ -18,8 +19,7 @@ Settled = Literal["done", "not_done", "unknown"]
 """What `settle` found after a crash: the effect happened, did not, or cannot be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """What a tool may return when plain text is not enough.
 
     content: for the model. details: for people and programs, JSON-like, never sent to the model.
@@ -34,8 +34,7 @@ class Output:
     output: str = ""
 
 
-@dataclass(slots=True)
-class Context:
+class Context(msgspec.Struct):
     """What a tool knows of the call it serves. Annotate a parameter `ls.Context` to receive it.
 
     call_id: unique in the session. idempotency_key: the same again if the call is repeated after a crash;
@@ -53,11 +52,10 @@ class Context:
     deps: Any = None
     found: Any = None
     captured: str = ""
-    progress: Callable[[str], None] = field(default=lambda text: None)
+    progress: Callable[[str], None] = lambda text: None
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(msgspec.Struct, frozen=True, eq=False):
     """A function a model may call. Made by `@tool`, or directly where a schema comes from elsewhere.
 
     validate(arguments) returns keyword arguments for `function`, or raises ValueError with a text that tells

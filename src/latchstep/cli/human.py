@@ -1,0 +1,207 @@
+"""A session's events as a person reads them: live while it runs, and again from the record."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from latchstep.core import event as ev
+from latchstep.core.message import Message
+from latchstep.core.printable import one_line, printable
+from latchstep.core.state import State
+
+from .screen import Screen
+
+PATIENCE = 2.0
+"""Seconds after which a running tool, check or model shows that it is still at work."""
+
+RETELL = 15.0
+"""Seconds between progress lines where there is no terminal to redraw."""
+
+MARKS = {"ok": ("✓", "green"), "denied": ("–", "yellow"), "not_started": ("–", "yellow")}
+
+
+class Human:
+    """Shows events. Holds only what is needed to show the next one."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+        self._calls: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._busy: dict[str, tuple[str, float]] = {}
+        self._latest = ""
+        self._told = 0.0
+        self._showed = ""
+        self._last_line = ""
+
+    def show(self, event: ev.Event) -> None:
+        match event:
+            case ev.MessageAccepted():
+                self._accepted(event)
+            case ev.ModelRequested():
+                self._begin(event.request_id, "the model")
+            case ev.ModelDelta(kind="text"):
+                self._busy.pop(event.request_id, None)
+                self.screen.piece(event.piece)
+                self._showed = event.request_id
+            case ev.MessageCompleted():
+                self._completed(event)
+            case ev.ModelFailed():
+                self._failed(event)
+            case ev.ToolStarted():
+                self._begin(event.call_id, self._title(event.call_id, event.name))
+                self._last_line = event.call_id
+                self.screen.line(f"{self._mark('▸', 'cyan')} {self._title(event.call_id, event.name)}")
+            case ev.ToolOutput():
+                self._latest = event.text
+            case ev.ToolFinished():
+                self._finished(event)
+            case ev.ApprovalAnswered():
+                word = "allowed" if event.decision == "allow" else "declined"
+                self._note(f"{word}{' by ' + printable(event.by) if event.by else ''}")
+            case ev.ApprovalAbandoned():
+                self._note("a question was left unanswered when the process ended")
+            case ev.CancelRequested():
+                self.screen.line(self.screen.style("stopping …", "yellow"))
+            case ev.ClockPassed():
+                self.screen.line(self.screen.style(f"{event.limit} ({event.seconds:g} s) is over", "yellow"))
+            case ev.CheckStarted():
+                self._begin(f"check {event.index}", f"check {event.command}")
+                self.screen.line(f"{self._mark('▸', 'cyan')} check {self._code(event.command)}")
+            case ev.CheckFinished():
+                self._checked(event)
+            case _:
+                pass
+
+    def _accepted(self, event: ev.MessageAccepted) -> None:
+        if event.source in ("check", "notice"):
+            self._note(one_line(event.message.text.splitlines()[0], 160))
+        elif event.source != "start":
+            self.screen.line(self.screen.style("› ", "cyan") + self._bold(printable(event.message.text)))
+
+    def _completed(self, event: ev.MessageCompleted) -> None:
+        self._busy.pop(event.request_id, None)
+        self._remember(event.message)
+        if self._showed != event.request_id and event.message.text.strip():
+            self.screen.piece(event.message.text)
+        self.screen.end()
+        if event.stop_reason == "length":
+            self._note("the answer was cut by the output limit")
+
+    def recall(self, state: State) -> None:
+        """Take over in the middle: the calls of the turn that was under way."""
+        self._calls = {entry.call.id: (entry.call.name, entry.call.arguments) for entry in state.turn}
+
+    def _remember(self, message: Message) -> None:
+        self._calls = {call.id: (call.name, call.arguments) for call in message.calls}
+
+    def _failed(self, event: ev.ModelFailed) -> None:
+        self._busy.pop(event.request_id, None)
+        after = f"; asking again in {event.retry_in:.0f} s" if event.next == "retry" else ""
+        after = "; asking again" if event.next == "ask_again" else after
+        kind = event.kind.removeprefix("MODEL_").lower().replace("_", " ")
+        self.screen.line(self.screen.style(f"! model: {kind}: {one_line(event.message, 300)}{after}", "yellow"))
+        if event.next == "retry":
+            self._begin(event.request_id, f"waiting {event.retry_in:.0f} s before asking again")
+
+    def _finished(self, event: ev.ToolFinished) -> None:
+        if event.call_id not in self._busy:
+            self.screen.line(f"{self._mark('▸', 'cyan')} {self._title(event.call_id, event.name)}")
+        beside = len(self._calls) > 1 and self._last_line != event.call_id
+        self._busy.pop(event.call_id, None)
+        mark, colour = MARKS.get(event.outcome, ("✗", "red"))
+        text = event.content if isinstance(event.content, str) else "(text and pictures)"
+        took = f"{event.duration:.1f} s  " if event.duration >= 0.1 else ""
+        outcome = "" if event.outcome == "ok" else event.outcome.replace("_", " ") + ": "
+        who = f"{printable(event.name)}: " if beside else ""
+        self.screen.line(f"  {self._mark(mark, colour)} {self._dim(who + took + outcome + _gist(event, text))}")
+        self._last_line = ""
+
+    def _checked(self, event: ev.CheckFinished) -> None:
+        self._busy.pop(f"check {event.index}", None)
+        if event.passed:
+            self.screen.line(f"  {self._mark('✓', 'green')} {self._dim('passed')}")
+            return
+        status = "did not finish" if event.exit_status is None else f"exit status {event.exit_status}"
+        self.screen.line(f"  {self._mark('✗', 'red')} failed ({status})")
+        for line in event.output.strip().splitlines()[-8:]:
+            self.screen.line("    " + self._dim(one_line(line, 160)))
+
+    # -- while something takes long ----------------------------------------------------------------------
+
+    def _begin(self, key: str, title: str) -> None:
+        self._busy[key] = (title, time.monotonic())
+        self._latest, self._told = "", time.monotonic()
+
+    async def tick(self) -> None:
+        """Show, until cancelled, that what takes long is still at work."""
+        while True:
+            await asyncio.sleep(0.5)
+            now = time.monotonic()
+            slow = [(title, now - since) for title, since in self._busy.values() if now - since >= PATIENCE]
+            if not slow:
+                continue
+            title, seconds = slow[0]
+            more = f" (+{len(slow) - 1})" if len(slow) > 1 else ""
+            last = self._latest.strip().splitlines()[-1:] or [""]
+            text = self._dim(f"  … {seconds:.0f} s  {one_line(title, 60)}{more}  {one_line(last[0], 60)}".rstrip())
+            if self.screen.terminal:
+                self.screen.status(text)
+            elif now - self._told >= RETELL:
+                self._told = now
+                self.screen.line(text)
+
+    # -- words ---------------------------------------------------------------------------------------------
+
+    def _title(self, call_id: str, name: str) -> str:
+        _, arguments = self._calls.get(call_id, (name, {}))
+        return f"{self._bold(printable(name))} {self._code(summary(arguments))}".rstrip()
+
+    def _note(self, text: str) -> None:
+        self.screen.line(self._dim(f"  {text}"))
+
+    def _mark(self, mark: str, colour: str) -> str:
+        return self.screen.style(mark, colour)
+
+    def _dim(self, text: str) -> str:
+        return self.screen.style(text, "dim")
+
+    def _bold(self, text: str) -> str:
+        return self.screen.style(text, "bold")
+
+    def _code(self, text: str) -> str:
+        return one_line(text, 110)
+
+
+def _gist(event: ev.ToolFinished, text: str) -> str:
+    """What is worth one line: a command's last words with its status, else the first line and how much more."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if event.name == "bash" and event.outcome == "ok" and len(lines) > 1:
+        return f"{one_line(lines[-2], 90)}  {one_line(lines[-1], 60)}"
+    more = f"  (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
+    return one_line(lines[0], 120 if event.outcome == "ok" else 200) + more
+
+
+def summary(arguments: dict[str, Any]) -> str:
+    """Arguments as a person would name them: the one that matters bare, others as name=value, long ones cut."""
+    main = next((name for name in ("command", "path", "pattern") if isinstance(arguments.get(name), str)), None)
+    parts = [str(arguments[main])] if main else []
+    for name, value in arguments.items():
+        if name != main:
+            parts.append(f"{name}={one_line(value if isinstance(value, str) else repr(value), 40)}")
+    return "  ".join(parts)
+
+
+def closing(result: ev.RunFinished, seconds: float, session: str, where: str, screen: Screen) -> None:
+    """The last lines of a run: how it ended, what it took, where it lies."""
+    colour = {"completed": "green", "failed": "red", "unverified": "red"}.get(result.status, "yellow")
+    if result.error is not None:
+        screen.line(screen.style(f"{result.error.kind}: ", colour) + printable(result.error.message))
+    usage = result.usage
+    tokens = f"{usage.input:,} + {usage.output:,} tokens" if usage.total else "tokens unknown"
+    cost = f" · ${result.cost:.4f}" if result.cost is not None and usage.total else ""
+    steps = f"{result.steps} step{'' if result.steps == 1 else 's'}"
+    screen.line(screen.style(result.status, "bold", colour) + f" · {steps} · {tokens}{cost} · {seconds:.1f} s")
+    screen.line(screen.style(f"session {session} · {where}", "dim"))

@@ -1,0 +1,245 @@
+"""The only HTTP client: one streaming POST over `httpx2`, which is imported at the first call.
+
+Rule: the caller gets bytes, or one `ModelError` of kind `network`, `timeout` or `bad_request`; no wait is
+without a deadline. One client an event loop, built on first use, kept for its connections, closed with the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from latchstep.errors import ModelError
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+
+MAX_CONNECTIONS = 1_000
+"""Open connections of one event loop; further requests wait, within their `first` deadline."""
+
+MAX_IDLE = 32
+"""Connections kept open for the next request, for `IDLE_SECONDS` at most."""
+
+IDLE_SECONDS = 30.0
+
+_TURNS = 3  # of the event loop, in which httpx2's own generators end after an answer was left in the middle
+
+_WORDS = {
+    "connect": "no connection to {host} within {seconds:g} s (deadline `connect`)",
+    "first": "{host} sent no answer within {seconds:g} s (deadline `first`)",
+    "between": "{host} sent nothing more of its answer for {seconds:g} s (deadline `between`)",
+}
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds in seconds; 0 switches one off. They count waiting for the server, never the caller's own time.
+
+    connect: until the connection stands. first: until the first content, connecting and uploading included.
+    between: from one piece of content to the next; comments and pings are not content.
+    """
+
+    connect: float = 15.0
+    first: float = 600.0
+    between: float = 300.0
+
+
+class Answer:
+    """The open answer to one POST. `headers` have lower-case names."""
+
+    def __init__(self, response: httpx2.Response, host: str, deadlines: Deadlines, left: float | None) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._pieces = response.aiter_bytes()
+        self._host, self._deadlines = host, deadlines
+        self._watch, self._left = "first", left
+
+    async def read(self, within: float | None = None) -> bytes:
+        """The next bytes, b"" at the end. Raises ModelError `timeout` or `network`.
+
+        within: a bound in seconds for this read alone, for what is welcome and not needed.
+        """
+        bound = self._left if within is None else min(within, self._left or within)
+        start = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(bound):
+                return await anext(self._pieces, b"")
+        except TimeoutError:
+            raise _late(self._watch, self._host, self._deadlines) from None
+        except Exception as error:
+            raise _network_error(error, self._host) from error
+        finally:
+            if self._left is not None:
+                self._left = max(0.001, self._left - (asyncio.get_running_loop().time() - start))
+
+    async def aclose(self) -> None:
+        """Close the connection, or give it back where the body was read to its end."""
+        await self._pieces.aclose()
+        await self._response.aclose()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    def progress(self) -> None:
+        """The bytes just read held content: the watch starts anew."""
+        self._watch, self._left = "between", self._deadlines.between or None
+
+
+@asynccontextmanager
+async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> AsyncIterator[Answer]:
+    """POST `body` and read the answer as it comes; leaving the block closes it. Redirects are not followed.
+
+    Proxies and certificates are taken from the environment as httpx2 does (`HTTPS_PROXY`, `SSL_CERT_FILE`, …).
+    """
+    import httpx2
+
+    loop = asyncio.get_running_loop()
+    secure = url.startswith("https:")
+    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    client = _clients.get((loop, secure)) or await _open_client(loop, secure)
+    start = loop.time()
+    try:
+        async with asyncio.timeout(deadlines.first or None):
+            response = await _send(client, url, body, headers, deadlines)
+    except httpx2.ConnectTimeout:
+        raise _late("connect", host, deadlines) from None
+    except TimeoutError:
+        raise _late("first", host, deadlines) from None
+    except Exception as error:
+        raise _network_error(error, host) from error
+    left = max(0.001, deadlines.first - (loop.time() - start)) if deadlines.first else None
+    answer = Answer(response, host, deadlines, left)
+    try:
+        yield answer
+    finally:
+        await answer.aclose()
+
+
+async def _send(
+    client: httpx2.AsyncClient, url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
+) -> httpx2.Response:
+    """The answer's head. A kept connection that turns out to be closed is replaced by a new one, once.
+
+    llama.cpp promises to keep a connection and closes it after each streamed answer: the next request then breaks
+    before the server has seen it.
+    """
+    import httpx2
+
+    connected = False
+
+    async def trace(name: str, _info: object) -> None:
+        nonlocal connected
+        connected = connected or not name.startswith("http")  # anything else is connecting
+
+    request = client.build_request(
+        "POST",
+        url,
+        content=body,
+        headers={"accept-encoding": "identity", "user-agent": "latchstep", **headers},
+        timeout=httpx2.Timeout(None, connect=deadlines.connect or None),
+        extensions={"trace": trace},
+    )
+    try:
+        return await client.send(request, stream=True)
+    except (httpx2.RemoteProtocolError, httpx2.NetworkError):
+        if connected:
+            raise
+    return await client.send(request, stream=True)
+
+
+def _late(watch: str, host: str, deadlines: Deadlines) -> ModelError:
+    return ModelError("timeout", _WORDS[watch].format(host=host, seconds=getattr(deadlines, watch)))
+
+
+def _network_error(error: Exception, host: str) -> ModelError:
+    """One line that says what to do. The error's own text stays out where it could hold a header."""
+    import ssl
+
+    import httpx2
+
+    if isinstance(error, (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)):
+        return ModelError("bad_request", f"the request to {host} could not be formed; check base_url and headers")
+    if isinstance(error, httpx2.ProxyError):
+        return ModelError("network", f"the proxy on the way to {host} refused: {error}")
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = cause.verify_message
+            return ModelError("network", f"the certificate of {host} is not trusted ({why}); set SSL_CERT_FILE?")
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx2.ConnectError):
+        return ModelError("network", f"cannot connect to {host} ({error}); is the server running?")
+    if isinstance(error, (httpx2.HTTPError, OSError)):
+        return ModelError("network", f"the connection to {host} broke ({error or type(error).__name__})")
+    raise error
+
+
+# --- one client an event loop ------------------------------------------------------------------------
+
+_Key = tuple[asyncio.AbstractEventLoop, bool]
+_clients: dict[_Key, httpx2.AsyncClient] = {}
+_keepers: dict[_Key, AsyncGenerator[None]] = {}
+_context: list[ssl.SSLContext] = []
+
+
+async def _open_client(loop: asyncio.AbstractEventLoop, secure: bool) -> httpx2.AsyncClient:
+    for key in list(_clients):
+        if key[0].is_closed():  # its loop never shut its generators down; nothing can be closed any more
+            _clients.pop(key, None)
+            _keepers.pop(key, None)
+    client = _build_client(secure)
+    key = (loop, secure)
+    _clients[key] = client
+    _keepers[key] = _keep(key, client)
+    await anext(_keepers[key])
+    return client
+
+
+async def _keep(key: _Key, client: httpx2.AsyncClient) -> AsyncGenerator[None]:
+    """A generator that an event loop closes at its end (`loop.shutdown_asyncgens`, which `asyncio.run` calls)."""
+    try:
+        yield
+    finally:
+        _clients.pop(key, None)
+        _keepers.pop(key, None)
+        await client.aclose()
+
+
+async def close() -> None:
+    """Close what this event loop holds open. `asyncio.run` does so by itself; other runners may call this."""
+    loop = asyncio.get_running_loop()
+    for key in [key for key in _keepers if key[0] is loop]:
+        await _keepers[key].aclose()
+
+
+def _build_client(secure: bool) -> httpx2.AsyncClient:
+    from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+    import httpx2
+
+    limits = httpx2.Limits(
+        max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE, keepalive_expiry=IDLE_SECONDS
+    )
+    no_cookies: Any = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return httpx2.AsyncClient(verify=_ssl_context(secure), limits=limits, cookies=no_cookies, follow_redirects=False)
+
+
+def _ssl_context(secure: bool) -> ssl.SSLContext:
+    """Reading the certificate store takes 20 ms of CPU: once a process, and not for plain HTTP.
+
+    The context for plain HTTP trusts nobody, so a mistake would fail closed.
+    """
+    if not secure:
+        import ssl
+
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not _context:
+        import httpx2
+
+        _context.append(httpx2.create_ssl_context())
+    return _context[0]

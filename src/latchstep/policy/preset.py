@@ -1,0 +1,60 @@
+"""The modes of the terminal agent: which calls run, which are asked about, which are refused.
+
+Pure. A command is allowed only as the exact string that was allowed; anything cleverer needs a parser of
+shell, and a prefix is never one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Literal, get_args
+
+from latchstep.core.message import ToolCall
+from latchstep.core.rules import RUN, Traits, Verdict
+from latchstep.errors import DefinitionError
+
+Mode = Literal["ask", "plan", "edits", "auto", "unconfined"]
+
+EDITING = frozenset({"write", "edit"})
+"""The tools that mode `edits` lets run."""
+
+
+def preset(mode: Mode, allow: Collection[str] = (), *, asks: bool = True) -> Callable[[ToolCall, Traits], Verdict]:
+    """The policy of a mode.
+
+    plan: read only. ask: writes and commands are asked about. edits: file edits run, commands are asked
+    about. unconfined: everything runs. allow: commands that run in any mode but `plan`, as exact strings.
+    asks: False where nobody can be asked: a question becomes a refusal that says what would have allowed it.
+
+    Raises DefinitionError for an unknown mode, and for `auto`: without a sandbox nothing runs unasked.
+    """
+    if mode not in get_args(Mode):
+        raise DefinitionError(f"there is no mode {mode!r}; modes are {', '.join(get_args(Mode))}")
+    if mode == "auto":
+        raise DefinitionError(
+            "mode 'auto' runs commands unasked inside a sandbox, and this version has no sandbox yet; "
+            "use 'ask' with --allow CMD, or 'unconfined' on a machine you can lose"
+        )
+    allowed = frozenset(allow)
+
+    def policy(call: ToolCall, traits: Traits) -> Verdict:
+        if traits.effect == "read" or mode == "unconfined":
+            return RUN
+        if mode == "plan":
+            return Verdict("refuse", "mode 'plan' only reads; --mode ask or edits would allow changes", "mode plan")
+        if call.name in EDITING:
+            if mode == "edits":
+                return RUN
+            return _question(call, "--mode edits", asks)
+        command = call.arguments.get("command")
+        if isinstance(command, str) and command in allowed:
+            return RUN
+        return _question(call, f"--allow {command!r}" if isinstance(command, str) else "--mode unconfined", asks)
+
+    return policy
+
+
+def _question(call: ToolCall, remedy: str, asks: bool) -> Verdict:
+    if asks:
+        return Verdict("ask", f"{call.name} changes things")
+    return Verdict("refuse", f"nobody can be asked here; {remedy} would have allowed it", "mode ask")

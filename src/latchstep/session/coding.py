@@ -1,0 +1,60 @@
+"""The coding agent: a workspace, its file tools, a shell, a prompt, put together for one session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .build import build_kit
+from .check import checker
+from .kit import Kit
+from .prompt import coding_prompt
+
+
+def coding_kit(
+    model: Any,
+    root: Path,
+    *,
+    directory: Path | None = None,
+    approve: Callable[..., Any] | None = None,
+    setup: dict[str, Any] | None = None,
+    path: str | None = None,
+) -> Kit:
+    """A kit for work in `root`. Raises DefinitionError where that is not a folder.
+
+    directory: the session's own, for outputs and `tools.lock`. path: PATH of the commands, by default ours.
+    The session's `close` ends the spawner and whatever it started.
+    """
+    from latchstep.tool.bash import bash_tool
+    from latchstep.tool.preset import file_tools
+    from latchstep.tool.seen import Seen
+    from latchstep.tool.spawner import Spawner
+    from latchstep.tool.workspace import Workspace
+
+    workspace = Workspace(root)
+    seen = Seen()
+    spawner = Spawner(
+        lock_path=directory / "tools.lock" if directory is not None else None,
+        extra={"PATH": path} if path is not None else None,
+    )
+
+    def on_open(known: dict[str, str]) -> None:
+        for name, digest in known.items():
+            seen.saw(name, digest)
+
+    async def on_close() -> None:
+        await spawner.close()
+        workspace.close()
+
+    return build_kit(
+        model,
+        (*file_tools(workspace, seen), bash_tool(spawner, workspace.root)),
+        coding_prompt(workspace.root),
+        workspace=workspace.root,
+        check=checker(workspace.root, spawner),
+        approve=approve,
+        setup=setup or {},
+        on_open=on_open,
+        on_close=on_close,
+    )

@@ -1,0 +1,248 @@
+"""Opening beneath a folder's descriptor and replacing a file in one: the system calls under `workspace`.
+
+`openat2(2)` with RESOLVE_BENEATH where a probe shows that it works, else a walk that opens each part with
+O_NOFOLLOW and expands links itself. Both refuse with EXDEV what would lead out, and every absolute link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+O_PATH = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+"""To look at a file without opening it, where the system can."""
+
+_OPENAT2 = 437  # the same on every architecture that got it with its first number (Linux 5.6)
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_BENEATH = 0x08
+_RETRIES = 100  # `..` meets EAGAIN while something anywhere is renamed
+_MAX_LINKS = 40
+
+OpenBeneath = Callable[[int, str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How files are opened and made on this system.
+
+    open(root, path, flags): a descriptor of a relative path beneath an open folder; links that stay inside are
+        followed. OSError EXDEV where it would lead out or a link on the way is absolute.
+    nameless: new files are written without a name first, so that a kill leaves nothing behind.
+    """
+
+    open: OpenBeneath
+    nameless: bool
+
+
+@cache
+def best_ways() -> Ways:
+    """The kernel's own where they work, found by trying (a sandbox may forbid them), else the portable ones."""
+    opener = kernel_opener()
+    return PORTABLE if opener is None else Ways(opener, hasattr(os, "O_TMPFILE"))
+
+
+@cache
+def kernel_opener() -> OpenBeneath | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        opener = _openat2()
+        folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, ImportError, AttributeError):
+        return None
+    try:
+        os.close(opener(folder, ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.readlink(f"/proc/self/fd/{folder}")
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+    return opener
+
+
+def _openat2() -> OpenBeneath:
+    import ctypes
+
+    class OpenHow(ctypes.Structure):
+        _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+    syscall: Any = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+
+    def opener(root: int, path: str, flags: int) -> int:
+        how = OpenHow(flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+        name = ctypes.c_char_p(os.fsencode(path))
+        for _ in range(_RETRIES):
+            fd = syscall(
+                ctypes.c_long(_OPENAT2),
+                ctypes.c_int(root),
+                name,
+                ctypes.byref(how),
+                ctypes.c_size_t(ctypes.sizeof(how)),
+            )
+            if fd >= 0:
+                return int(fd)
+            number = ctypes.get_errno()
+            if number not in (errno.EAGAIN, errno.EINTR):
+                break
+        raise OSError(number, os.strerror(number), path)
+
+    return opener
+
+
+def walk_beneath(root: int, path: str, flags: int) -> int:
+    """The same without `openat2`: one descriptor a part, `..` goes back to the one before, links are expanded."""
+    folders = [os.dup(root)]
+    parts = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    followed = 0
+    try:
+        if path.startswith("/"):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+        while parts:
+            part = parts.pop()
+            if part == "..":
+                if len(folders) == 1:
+                    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+                os.close(folders.pop())
+                continue
+            target = link_target(folders[-1], part)
+            if target is not None:
+                followed += 1
+                if followed > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                if target.startswith("/"):
+                    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+                # A link that ends in `/` must lead to a folder, like one with further parts behind it.
+                parts.extend(piece for piece in reversed(target.split("/")) if piece not in ("", "."))
+                continue
+            if not parts:
+                return os.open(part, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folders[-1])
+            folders.append(
+                os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folders[-1])
+            )
+        return os.open(".", flags | os.O_CLOEXEC, dir_fd=folders[-1])
+    finally:
+        for folder in folders:
+            os.close(folder)
+
+
+PORTABLE = Ways(walk_beneath, nameless=False)
+
+
+def link_target(folder: int, name: str) -> str | None:
+    """What the symbolic link at a name says; None where something else stands there, or nothing."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def name_of(fd: int, root: int) -> str:
+    """The real path of an open file relative to an open folder. OSError(EXDEV) where it lies outside by now."""
+    path, above = _full_name(fd), _full_name(root).rstrip("/")
+    if path == (above or "/"):
+        return ""
+    if not path.startswith(above + "/"):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    return path[len(above) + 1 :]
+
+
+def _full_name(fd: int) -> str:
+    if sys.platform == "darwin":
+        import fcntl
+
+        return os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+class NotDurable(OSError):
+    """The file stands as asked, but the folder could not be synced."""
+
+
+def replace(folder: int, name: str, data: bytes, present: os.stat_result | None, ways: Ways) -> None:
+    """Put a file of these bytes at a name of an open folder, whole or not at all, durable on return.
+
+    present: the status of the file to be replaced, whose mode and owner are kept; None where there must be none.
+    FileExistsError where what stands there is something else by now. No other file is left behind on an error.
+    """
+    fd, temporary = _temporary(folder, present, ways)
+    try:
+        try:
+            _fill(fd, data, present)
+            if not temporary:
+                temporary = _give_name(fd, folder, name, present)
+        finally:
+            os.close(fd)
+        if temporary:
+            _refuse_changed(folder, name, present)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+        raise
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        raise NotDurable(error.errno, error.strerror, name) from error
+
+
+def _temporary(folder: int, present: os.stat_result | None, ways: Ways) -> tuple[int, str]:
+    """A new file to write to: without a name where the system can, so that a kill leaves nothing behind."""
+    mode = 0o666 if present is None else 0o600
+    if ways.nameless:
+        try:
+            return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), ""
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+                raise
+    name = _random_name()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, mode, dir_fd=folder), name
+
+
+def _random_name() -> str:
+    return f".latchstep-{os.urandom(8).hex()}.tmp"
+
+
+def _fill(fd: int, data: bytes, present: os.stat_result | None) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    if present is not None:
+        made = os.fstat(fd)
+        if (made.st_uid, made.st_gid) != (present.st_uid, present.st_gid):
+            with contextlib.suppress(PermissionError):
+                os.fchown(fd, present.st_uid, present.st_gid)
+        os.fchmod(fd, stat.S_IMODE(present.st_mode))
+    os.fsync(fd)
+
+
+def _give_name(fd: int, folder: int, name: str, present: os.stat_result | None) -> str:
+    """Name a nameless file: its own name at once where none stood there (returns ""), else a temporary one."""
+    temporary = name if present is None else _random_name()
+    os.link(f"/proc/self/fd/{fd}", temporary, dst_dir_fd=folder, follow_symlinks=True)
+    return "" if present is None else temporary
+
+
+def _refuse_changed(folder: int, name: str, present: os.stat_result | None) -> None:
+    """The last look before the rename: what stands at the name must still be what was read."""
+    try:
+        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        now = None
+    if (now is None) != (present is None):
+        raise FileExistsError(errno.EEXIST, "changed meanwhile", name)
+    if now is not None and present is not None:
+        fields = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+        if any(getattr(now, field) != getattr(present, field) for field in fields):
+            raise FileExistsError(errno.EEXIST, "changed meanwhile", name)

@@ -1,0 +1,46 @@
+"""What a command finds in its environment: a short list from ours, what was configured, and answers to questions.
+
+Keys are not on the list, so they are never inherited. The forced ones come last: nothing a command starts may
+wait for a person in an editor, a pager or a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+INHERITED = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ", "VIRTUAL_ENV"})
+INHERITED_PREFIX = "LC_"
+
+FORCED: dict[str, str] = {
+    "GIT_EDITOR": "true",
+    "GIT_SEQUENCE_EDITOR": "true",
+    "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_TERMINAL_PROMPT": "0",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "PIP_NO_INPUT": "1",
+    "NO_COLOR": "1",  # colours are for eyes; they would be stripped anyway
+    "PYTHONUNBUFFERED": "1",  # what a program wrote before it was killed has arrived, in order
+}
+
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def child_environment(
+    source: Mapping[str, str], keep: Iterable[str] = (), extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The variables of a command. `keep` names more of `source` to inherit, `extra` sets values.
+
+    Raises ValueError for a name or value that no environment can hold.
+    """
+    names = INHERITED.union(keep)
+    chosen = {name: value for name, value in source.items() if name in names or name.startswith(INHERITED_PREFIX)}
+    chosen.setdefault("PATH", DEFAULT_PATH)
+    for name, value in (extra or {}).items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"{name!r} cannot be set in an environment")
+        chosen[name] = value
+    return {**chosen, **FORCED}

@@ -1,0 +1,51 @@
+"""What the model knows of each file: the hash of the bytes it was last shown or wrote.
+
+Pure memory, rebuilt after a resume from the `details` of recorded results: a tool that reads or writes a
+file puts `{"path": …, "sha256": …}` there, a writing one also `"replaced"`, the hash before (null: no file).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Seen:
+    """Real path in the workspace -> SHA-256 (hex) of the bytes the model knows. Owned by who builds the tools."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._replaced: dict[tuple[str, str], str | None] = {}
+
+    def saw(self, path: str, sha256: str) -> None:
+        self._known[path] = sha256
+
+    def wrote(self, path: str, replaced: str | None, sha256: str) -> None:
+        """One of our own writes took the file from one hash (None: it was missing) to another."""
+        self._known[path] = sha256
+        if replaced != sha256:
+            self._replaced[path, sha256] = replaced
+
+    def get(self, path: str) -> str | None:
+        return self._known.get(path)
+
+    def is_own(self, path: str, current: str | None, base: str | None) -> bool:
+        """True where only writes of our own lead from the bytes `base` to the bytes `current`."""
+        passed = set()
+        while current is not None and current != base and (path, current) in self._replaced:
+            if current in passed:
+                return False
+            passed.add(current)
+            current = self._replaced[path, current]
+        return current == base
+
+    def restore(self, details: Any) -> None:
+        """Take back what one recorded result said; anything that is not such details is passed over."""
+        if not isinstance(details, dict):
+            return
+        path, sha256 = details.get("path"), details.get("sha256")
+        if not isinstance(path, str) or not isinstance(sha256, str):
+            return
+        if "replaced" in details:
+            self.wrote(path, details["replaced"], sha256)
+        else:
+            self.saw(path, sha256)

@@ -1,0 +1,392 @@
+"""The one file that opens paths of the workspace: beneath its root, by descriptor, regular files only.
+
+`openat2` resolves in the kernel where it works, a walk of descriptors elsewhere: no path is checked first and
+opened later. Links that stay inside are followed; absolute ones, and all that lead out, are refused.
+Writes replace a file whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from latchstep.errors import DefinitionError, ToolError
+
+from . import beneath
+from .path import is_protected, relative_path
+from .text import cut, shown, size_of
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""Largest file that is read or written."""
+MAX_ENTRIES = 20_000
+"""Entries of one folder that are looked at."""
+MAX_LINKS = 40
+"""Symbolic links followed on the way to one file, as in the kernel."""
+
+Kind = Literal["file", "folder", "link", "other"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as it was read. `path` is the real one, relative to the root, with `/`."""
+
+    path: str
+    data: bytes
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A member of a folder. `size` in bytes; `target` is what a link says, unresolved."""
+
+    name: str
+    kind: Kind
+    size: int = 0
+    target: str = ""
+
+
+class Workspace:
+    """A folder and the only way into it. Close it, or use it as a context manager.
+
+    root: an existing folder, else DefinitionError. protected: further paths that file tools never write.
+    ways: how paths are opened; the best way that works here by default.
+    Paths given to its methods are relative to the root, or absolute within it. Methods raise ToolError with a
+    text for the model. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        protected: Sequence[str | os.PathLike[str]] = (),
+        ways: beneath.Ways | None = None,
+    ) -> None:
+        given = Path(os.path.abspath(root))
+        try:
+            self.root = given.resolve(strict=True)
+            self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise DefinitionError(f"the workspace {str(root)!r} is not a folder that can be opened: {error}") from error
+        self._spellings = (given, self.root)
+        self._protected = tuple(Path(os.path.realpath(path)) for path in protected)
+        self._ways = beneath.best_ways() if ways is None else ways
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, path: str, limit: int = MAX_FILE_BYTES) -> File:
+        """The bytes of a regular file. Never waits: a FIFO, socket or device is refused."""
+        with self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as (fd, real):
+            return File(real, *_contents(fd, path, limit))
+
+    def scan(self, path: str) -> tuple[str, list[Entry], bool]:
+        """The real path of a folder, its entries by name, and whether `MAX_ENTRIES` left some out."""
+        with self._open(path, os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
+            entries: list[Entry] = []
+            with os.scandir(fd) as found:
+                for item in found:
+                    if len(entries) == MAX_ENTRIES:
+                        return real, sorted(entries, key=lambda entry: entry.name), True
+                    with contextlib.suppress(FileNotFoundError):
+                        entries.append(_entry(item, fd))
+            return real, sorted(entries, key=lambda entry: entry.name), False
+
+    def kind(self, path: str) -> Kind | None:
+        """What the path leads to, links followed; None where nothing is there."""
+        try:
+            with self._open(path, beneath.O_PATH) as (fd, _):
+                mode = os.fstat(fd).st_mode
+        except _Missing:
+            return None
+        return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
+
+    def current(self, path: str) -> File | None:
+        """The file that a write to this path would replace, or None where it would make one.
+
+        Raises ToolError where the write itself would: outside, protected, not a regular file, hard-linked.
+        """
+        try:
+            with self._parent(path) as (parent, name, real):
+                return self._target(parent, name, real, path)[1]
+        except _Missing:
+            self.place(path)
+            return None
+
+    def place(self, path: str) -> str:
+        """The real path that a write would go to, also where its folders are still missing."""
+        parts = self._relative(path).split("/")
+        for end in range(len(parts), 0, -1):
+            if end < len(parts) and parts[end - 1] == "..":
+                raise ToolError(f"{shown(path)}: a folder before `..` does not exist")
+            try:
+                with self._parent("/".join(parts[:end])) as (_, name, real):
+                    place = "/".join(part for part in (real, name, *parts[end:]) if part)
+            except _Missing:
+                continue
+            self._refuse_protected(place, path)
+            return place
+        return "/".join(parts)
+
+    def update(self, path: str, make: Callable[[str, File | None], bytes]) -> tuple[File, File | None]:
+        """Write a file whole: the new one and the one it replaced, if any. Missing folders are made.
+
+        make is given the real path and the present file, or None, under the path's lock, so that no update of
+        ours is lost; it returns the new bytes or raises to refuse. Mode and owner are kept; a link stays and its
+        target is replaced. Whatever fails, the old bytes stay.
+        """
+        place = self.place(path)
+        with self._lock(place):
+            folder = place.rpartition("/")[0]
+            if folder and self.kind(folder) is None:
+                make(place, None)  # may refuse, before folders are made for it
+                self._attempt(path, partial(self._make_folders, folder, path))
+            with self._parent(path) as (parent, name, real):
+                return self._put(parent, name, real, path, make)
+
+    # How a path becomes a descriptor
+
+    def _relative(self, path: str) -> str:
+        try:
+            return relative_path(path, self._spellings)
+        except ValueError as error:
+            raise ToolError(f"{shown(cut(path, 200))}: {error}") from None
+
+    @contextlib.contextmanager
+    def _open(self, path: str, flags: int) -> Iterator[tuple[int, str]]:
+        """A descriptor of what the path leads to, and its real path."""
+        relative = self._relative(path)
+        fd = self._attempt(path, lambda: self._opened(relative, flags))
+        try:
+            self._refuse_gone()
+            yield fd, self._attempt(path, lambda: beneath.name_of(fd, self._fd))
+        finally:
+            os.close(fd)
+
+    def _opened(self, relative: str, flags: int) -> int:
+        try:
+            return self._ways.open(self._fd, relative, flags | os.O_CLOEXEC)
+        except FileNotFoundError:
+            other = None if relative.isascii() else self._other_form(relative)
+            if other is None:
+                raise
+            return self._ways.open(self._fd, other, flags | os.O_CLOEXEC)
+
+    def _attempt(self, path: str, act: Callable[[], T]) -> T:
+        """Do it, and say what the system said in words for the model."""
+        if self._fd < 0:
+            raise ToolError("the workspace is closed")
+        try:
+            return act()
+        except OSError as error:
+            self._refuse_gone()
+            match error.errno:
+                case errno.ENOENT:
+                    raise _Missing(f"{shown(path)} does not exist") from error
+                case errno.EXDEV:
+                    raise _outside(path, self.root) from error
+                case errno.ELOOP:
+                    raise ToolError(f"{shown(path)}: too many links, or one that must not be followed") from error
+                case errno.ENOTDIR:
+                    raise ToolError(f"{shown(path)}: something on the way is not a folder") from error
+                case errno.ENXIO | errno.ENODEV:
+                    raise ToolError(f"{shown(path)} is not a regular file") from error
+            raise ToolError(f"{shown(path)} could not be opened: {error.strerror}") from error
+
+    def _refuse_gone(self) -> None:
+        """The folder itself may have been removed, or another one put in its place."""
+        try:
+            same = os.path.samestat(os.stat(self.root), os.fstat(self._fd))
+        except OSError:
+            same = False
+        if not same:
+            raise ToolError(f"the workspace {self.root} no longer exists, or another folder took its place")
+
+    def _other_form(self, relative: str) -> str | None:
+        """The path as the disk spells it, where it is the same text in another Unicode normal form."""
+        found = ""
+        for part in relative.split("/"):
+            if not part.isascii():
+                fd = self._ways.open(self._fd, found or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    names = os.listdir(fd)
+                finally:
+                    os.close(fd)
+                wanted = unicodedata.normalize("NFC", part)
+                if part not in names:
+                    part = next((name for name in names if unicodedata.normalize("NFC", name) == wanted), part)
+            found = f"{found}/{part}".lstrip("/")
+        return found if found != relative else None
+
+    # Writing
+
+    def _put(
+        self, parent: int, name: str, real: str, path: str, make: Callable[[str, File | None], bytes]
+    ) -> tuple[File, File | None]:
+        status, present = self._target(parent, name, real, path)
+        data = make(_joined(real, name), present)
+        if len(data) > MAX_FILE_BYTES:
+            raise ToolError(f"{shown(path)}: {_too_large(len(data), MAX_FILE_BYTES)}")
+        try:
+            beneath.replace(parent, name, data, status, self._ways)
+        except beneath.NotDurable as error:
+            raise ToolError(f"{shown(path)} was written, but may be lost in a power cut ({error.strerror})") from error
+        except FileExistsError as error:
+            raise ToolError(f"{shown(path)} was changed by someone else just now; read it again") from error
+        except OSError as error:
+            raise ToolError(f"{shown(path)} could not be written ({error.strerror}); nothing was changed") from error
+        return File(_joined(real, name), data, hashlib.sha256(data).hexdigest()), present
+
+    @contextlib.contextmanager
+    def _parent(self, path: str) -> Iterator[tuple[int, str, str]]:
+        """The folder that holds the file, the file's name in it, and the folder's real path.
+
+        A link as last part is followed to where its target would be, but never through a missing one.
+        """
+        relative = self._relative(path)
+        for _ in range(MAX_LINKS):
+            folder, _, name = relative.rpartition("/")
+            if name in ("", ".", ".."):
+                raise ToolError(f"{shown(path)} names a folder, not a file")
+            with self._open(folder or ".", os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
+                name = self._spelled(fd, name)
+                target = self._attempt(path, partial(beneath.link_target, fd, name))
+                if target is None:
+                    self._refuse_protected(_joined(real, name), path)
+                    yield fd, name, real
+                    return
+            if target.startswith("/"):
+                raise _outside(path, self.root)
+            relative = f"{real}/{target}".lstrip("/")
+            if self.kind(relative) is None:
+                raise ToolError(f"{shown(path)} is a link to something that does not exist; no file is made through it")
+        raise ToolError(f"{shown(path)}: more than {MAX_LINKS} links")
+
+    def _spelled(self, fd: int, name: str) -> str:
+        """The name as the folder has it, where that is the same text in another Unicode normal form."""
+        if name.isascii():
+            return name
+        names = os.listdir(fd)
+        wanted = unicodedata.normalize("NFC", name)
+        return name if name in names else next((n for n in names if unicodedata.normalize("NFC", n) == wanted), name)
+
+    def _make_folders(self, folder: str, path: str) -> None:
+        """Make what is missing of a real folder, one name at a time, each in the descriptor of the one before."""
+        parts = folder.split("/")
+        for end in range(1, len(parts) + 1):
+            so_far = "/".join(parts[:end])
+            try:
+                os.close(self._opened(so_far, os.O_RDONLY | os.O_DIRECTORY))
+            except FileNotFoundError:
+                self._refuse_protected(self.place(so_far), path)
+                above = self._opened("/".join(parts[: end - 1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(parts[end - 1], dir_fd=above)
+                    os.fsync(above)
+                finally:
+                    os.close(above)
+
+    def _target(self, parent: int, name: str, real: str, path: str) -> tuple[os.stat_result | None, File | None]:
+        """The file that stands at a name of an open folder, fit to be replaced; (None, None) where none does."""
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            self._refuse_gone()
+            return None, None
+        except OSError as error:
+            raise ToolError(f"{shown(path)} cannot be replaced: {error.strerror}") from error
+        try:
+            status = os.fstat(fd)
+            data, sha256 = _contents(fd, path, MAX_FILE_BYTES)
+            if status.st_nlink > 1:
+                raise ToolError(f"{shown(path)} is hard-linked, so it may be a file elsewhere as well; not written")
+            if not os.access(name, os.W_OK, dir_fd=parent, follow_symlinks=False):
+                raise ToolError(f"{shown(path)} is read-only; not written")
+            return status, File(_joined(real, name), data, sha256)
+        finally:
+            os.close(fd)
+
+    def _refuse_protected(self, place: str, path: str) -> None:
+        part = next((part for part in place.split("/") if is_protected(part)), None)
+        full = self.root / place
+        if part is None and not any(full == p or p in full.parents for p in self._protected):
+            return
+        raise ToolError(f"{shown(path)}: {part or 'this path'} is never written by file tools")
+
+    @contextlib.contextmanager
+    def _lock(self, place: str) -> Iterator[None]:
+        with self._guard:
+            lock = self._locks.setdefault(place, threading.Lock())
+        with lock:
+            yield
+
+
+class _Missing(ToolError):
+    """Nothing is at the path. A class of its own so that it can be told from other refusals."""
+
+
+def is_missing(error: ToolError) -> bool:
+    """Whether a refusal only says that nothing is there."""
+    return isinstance(error, _Missing)
+
+
+def _entry(item: os.DirEntry[str], fd: int) -> Entry:
+    if item.is_symlink():
+        return Entry(item.name, "link", target=os.readlink(item.name, dir_fd=fd))
+    if item.is_dir(follow_symlinks=False):
+        return Entry(item.name, "folder")
+    if item.is_file(follow_symlinks=False):
+        return Entry(item.name, "file", item.stat(follow_symlinks=False).st_size)
+    return Entry(item.name, "other")
+
+
+def _contents(fd: int, path: str, limit: int) -> tuple[bytes, str]:
+    """The bytes behind a descriptor and their SHA-256. Bounded even where the file grows while it is read."""
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"{shown(path)} is a folder, not a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolError(f"{shown(path)} is not a regular file")
+    if status.st_size > limit:
+        raise ToolError(f"{shown(path)}: {_too_large(status.st_size, limit)}")
+    pieces, count = [], 0
+    while piece := os.read(fd, 1024 * 1024):
+        pieces.append(piece)
+        count += len(piece)
+        if count > limit:
+            raise ToolError(f"{shown(path)}: {_too_large(count, limit)}")
+    data = b"".join(pieces)
+    return data, hashlib.sha256(data).hexdigest()
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _too_large(count: int, limit: int) -> str:
+    return f"{size_of(count)} is more than the limit of {size_of(limit)} for a file (MAX_FILE_BYTES)"
+
+
+def _outside(path: str, root: Path) -> ToolError:
+    return ToolError(f"{shown(path)} leads out of the workspace {root}")

@@ -1,0 +1,16 @@
+"""The faults in `mutants.py` each name a place that exists. To run them: `python tests/crash/mutants.py`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.crash.mutants import MUTANTS, PACKAGE, mutate
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_fault_has_its_place(name: str, tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE / "journal", tmp_path / "journal", ignore=shutil.ignore_patterns("__pycache__"))
+    mutate(name, tmp_path)

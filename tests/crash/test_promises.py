@@ -1,0 +1,22 @@
+"""Each test that the crash-safety page names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "crash-safety.md").read_text(encoding="utf-8")
+    files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    current, named = "", 0
+    for file, names in re.findall(r"`(test_\w+\.py)?((?:::\w+)*)`", page):
+        current = file or current
+        if file:
+            assert file in files
+        for name in names.split("::")[1:]:
+            assert re.search(rf"^\s*(?:def|class) {name}\b", files[current], re.MULTILINE), f"{current} has no {name}"
+            named += 1
+    assert named > 20

@@ -1,0 +1,107 @@
+"""Names of models: what they build, and what is said about what cannot be built."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from latchstep.core.message import user
+from latchstep.errors import DefinitionError, ModelError
+from latchstep.model import catalog
+from latchstep.model.base import Model, Request
+from latchstep.model.catalog import SERVICES, model
+from tests.model.strict_chat import StrictChat, text_answer
+
+
+@pytest.fixture(autouse=True)
+def no_keys() -> Iterator[None]:
+    names = {service.key for service in SERVICES.values()} | {"OPENAI_BASE_URL"}
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    yield
+    for name in names:
+        os.environ.pop(name, None)
+    os.environ.update(kept)
+
+
+def sent(name: str, scripts: int = 1, **options: Any) -> Any:
+    """(the request's body, its headers) of a model that is built and asked once."""
+    with StrictChat([text_answer("hello")]) as server:
+        if "base_url" not in options:
+            os.environ["OPENAI_BASE_URL"] = server.url
+        elif options["base_url"] is None:
+            options["base_url"] = server.url
+        built = model(name, **options)
+
+        async def once() -> None:
+            async for _ in built.stream(Request(request_id="r", messages=(user("x"),), max_output=5)):
+                pass
+
+        asyncio.run(once())
+        return server.requests[0], server.headers[0]
+
+
+def test_names_and_options() -> None:
+    os.environ["OPENAI_API_KEY"] = "key"
+    body, headers = sent("openai-chat:gpt:x/y", temperature=0)
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("gpt:x/y", 0, 5)
+    assert headers["authorization"] == "Bearer key"
+    _, headers = sent("openai-chat:m", base_url=None, api_key="given")
+    assert headers["authorization"] == "Bearer given"
+    del os.environ["OPENAI_API_KEY"]
+    _, headers = sent("openai-chat:m", base_url=None)
+    assert "authorization" not in headers
+    body, _ = sent("mistral:m", base_url=None, api_key="k")
+    assert "stream_options" not in body
+
+
+def test_every_service_is_built_with_its_key() -> None:
+    for name, service in SERVICES.items():
+        if service.key:
+            with pytest.raises(ModelError, match=service.key) as caught:
+                model(f"{name}:m")
+            assert caught.value.kind == "auth"
+            os.environ[service.key] = "k"
+        built = model(f"{name}:m")
+        assert isinstance(built, Model)
+        assert built.name == f"{name}:m"
+        assert service.base_url.split("/")[2] in repr(built)
+
+
+def test_openai_itself_wants_a_key_and_its_own_field() -> None:
+    for url in (None, "https://api.openai.com/v1"):
+        with pytest.raises(ModelError, match="OPENAI_API_KEY"):
+            model("openai-chat:m", base_url=url)
+    built: Any = model("openai-chat:m", api_key="k")
+    body = built.inner._encoder.encode(Request(request_id="r", messages=(user("x"),), max_output=5))
+    assert b'"max_completion_tokens":5' in body
+
+
+def test_a_bad_key_names_its_variable_and_not_itself() -> None:
+    os.environ["GROQ_API_KEY"] = "secret key"
+    with pytest.raises(ModelError, match="GROQ_API_KEY has a blank at position 7") as caught:
+        model("groq:m")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "m", "groq", "groq:", "groq: ", ":m", "nobody:m", "GROQ:m"])
+def test_unknown_names_list_what_there_is(name: str) -> None:
+    with pytest.raises(DefinitionError, match="openai-chat:, openrouter:"):
+        model(name)
+
+
+def test_planned_providers_are_said_to_be_missing() -> None:
+    assert not catalog.NOT_YET & set(SERVICES)
+    for provider in catalog.NOT_YET:
+        with pytest.raises(DefinitionError, match=f"{provider}: is not built yet"):
+            model(f"{provider}:m")
+
+
+def test_options_are_checked_when_the_model_is_built() -> None:
+    with pytest.raises(DefinitionError, match="stream"):
+        model("ollama:m", stream=False)
+    with pytest.raises(DefinitionError, match="base_url"):
+        model("ollama:m", base_url="127.0.0.1:11434")

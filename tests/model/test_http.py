@@ -1,0 +1,77 @@
+"""What the transport takes from the environment: certificates and proxies. Each case runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.model.strict_chat import StrictChat, text_answer
+
+ASK = """
+import asyncio, sys
+from latchstep.core.message import user
+from latchstep.errors import ModelError
+from latchstep.model.base import Request
+from latchstep.model.openai_chat import OpenAIChat
+
+async def main():
+    try:
+        async for chunk in OpenAIChat("m", sys.argv[1]).stream(Request(request_id="r", messages=(user("hi"),))):
+            print(chunk)
+    except ModelError as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+def ask(url: str, **environment: str) -> str:
+    clean = {
+        name: value for name, value in os.environ.items() if not name.lower().endswith(("_proxy", "ssl_cert_file"))
+    }
+    command = [sys.executable, "-W", "error", "-c", ASK, url]
+    done = subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A self-signed certificate for 127.0.0.1, with its key, in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program")
+    key, cert, both = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "both.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
+    out = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([*command.split(), *out], check=True, capture_output=True)
+    both.write_text(key.read_text() + cert.read_text())
+    return both
+
+
+def test_certificates_are_verified(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with StrictChat([text_answer("hello")], tls=context) as server:
+        refused = ask(server.url)
+        assert "certificate of 127.0.0.1" in refused
+        assert "not trusted" in refused
+        assert "SSL_CERT_FILE" in refused
+        assert server.bodies == []
+        assert "Completed(" in ask(server.url, SSL_CERT_FILE=str(certificate))
+
+
+def test_proxies_are_taken_from_the_environment() -> None:
+    with StrictChat([text_answer("hello")]) as proxy:
+        said = ask("http://model.invalid/v1", HTTP_PROXY=proxy.url.removesuffix("/v1"))
+        assert "Completed(" in said
+        assert proxy.paths == ["http://model.invalid/v1/chat/completions"]
+    with StrictChat([text_answer("hello")]) as server:
+        assert "Completed(" in ask(server.url, HTTP_PROXY="http://127.0.0.1:1", NO_PROXY="127.0.0.1")
+    said = ask("https://model.invalid/v1", HTTPS_PROXY="http://127.0.0.1:1")
+    assert said.startswith("network: ")
