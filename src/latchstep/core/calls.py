@@ -31,7 +31,9 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
     for entry in waiting:
         if entry.status == "lost" and (action := _lost(entry, rules)) is not None:
             return action
-        verdict = rules.judge(entry.call) if entry.status in ("new", "lost") else RUN
+        if entry.status == "allowed" and entry.about == "doubt" and not _may_still_run(entry, rules):
+            return Note((result(entry, "interrupted", wording.lost(), True),))
+        verdict = rules.judge(entry.call) if entry.status == "new" else RUN
         if (event := _closed(entry, verdict)) is not None:
             closed.append(event)
         elif verdict.kind == "ask":
@@ -70,11 +72,21 @@ def _vetoed(state: State, run: RunState, rules: Rules, waiting: list[OpenCall]) 
 def _lost(entry: OpenCall, rules: Rules) -> Action | None:
     """A call was in flight when its process died. None: it may simply run again."""
     traits = rules.traits(entry.call.name)
+    verdict = rules.judge(entry.call)
     if entry.replay == "safe" and traits.replay == "safe":
-        return None
-    if traits.settles:
+        if verdict.kind == "run":
+            return None
+        if verdict.kind == "ask":
+            return Ask((entry.call.id,), (verdict.text,), "doubt")
+        return Note((result(entry, "interrupted", wording.lost(), True),))
+    if traits.settles and verdict.kind != "reject":
         return Settle(entry.call.id)
     return in_doubt(entry, rules)
+
+
+def _may_still_run(entry: OpenCall, rules: Rules) -> bool:
+    """Its tool is still there and takes these arguments, and no rule forbids it now."""
+    return rules.judge(entry.call).kind in ("run", "ask")
 
 
 def in_doubt(entry: OpenCall, rules: Rules) -> Action:

@@ -19,6 +19,7 @@ from .event import (
     RunFinished,
     Status,
 )
+from .markup import call_in_text
 from .message import user
 from .rules import Rules
 from .state import RunState, State
@@ -82,17 +83,19 @@ def _results(state: State, run: RunState, rules: Rules) -> Action:
     if state.turn and state.stop == "length":
         because = "truncated"
     if not state.queue:
-        return _call_model(state, run, because, ())
+        return _call_model(state, because, ())
     opening = not state.turn and state.request is None
     queued = [item for item in state.queue if opening or item.source != "follow_up"]
     if because != "truncated" and any(item.source == "steer" for item in queued):
         because = "steer"
-    return _call_model(state, run, because, tuple(item.message_id for item in queued))
+    return _call_model(state, because, tuple(item.message_id for item in queued))
 
 
 def _answered(state: State, run: RunState, rules: Rules) -> Action:
     """The model stopped without calls: is the work done, checked, and is nothing waiting?"""
     limits = rules.limits
+    said = state.answered
+    assert said is not None
     if rules.strict_protocol and state.stop == "tool_calls":
         return _fail(state, "MODEL_PROTOCOL_ERROR", "the stop reason announces calls, but the answer has none")
     if state.stop == "length" and run.continuations > limits.max_continuations:
@@ -103,14 +106,16 @@ def _answered(state: State, run: RunState, rules: Rules) -> Action:
             return _over_budget(state, over)
         if state.stop == "length" and not state.queue:
             return _say(state, "notice", wording.went_on())
-        return _call_model(state, run, "paused" if state.stop == "paused" else "truncated", _all_queued(state))
+        return _call_model(state, "paused" if state.stop == "paused" else "truncated", _all_queued(state))
+    if over is None and not run.corrected and (name := call_in_text(said, rules.known)):
+        return _say(state, "notice", wording.called_in_text(name))
     if state.queue:
         if over is not None:
             return _over_budget(state, over)
-        urgent = tuple(item.message_id for item in state.queue if item.source != "follow_up")
-        source = state.queue[0].source if urgent else "follow_up"
+        urgent = [item for item in state.queue if item.source != "follow_up"]
+        source = urgent[0].source if urgent else "follow_up"
         because: Because = "prompt" if source == "start" else source
-        return _call_model(state, run, because, urgent or _all_queued(state))
+        return _call_model(state, because, tuple(item.message_id for item in urgent) or _all_queued(state))
     if rules.checks and state.armed:
         if len(state.checks) < len(rules.checks):
             return Check(len(state.checks), rules.checks[len(state.checks)])
@@ -124,7 +129,7 @@ def _answered(state: State, run: RunState, rules: Rules) -> Action:
     return _finish(state, "completed")
 
 
-def _call_model(state: State, run: RunState, because: Because, carries: tuple[str, ...]) -> CallModel:
+def _call_model(state: State, because: Because, carries: tuple[str, ...]) -> CallModel:
     request = state.request
     if request is not None:  # lost with its process, or the answer was empty: the same request again
         return CallModel(request.request_id, request.attempt + 1, "retry", carries)

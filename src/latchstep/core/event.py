@@ -134,7 +134,8 @@ class ModelDelta(Event, frozen=True, tag="model.delta"):
 
 
 class ModelFailed(Event, frozen=True, tag="model.failed"):
-    """An attempt failed: watchers discard what it showed. `retry_in` is seconds, for `next="retry"`."""
+    """An attempt failed: watchers discard what it showed. `retry_in` is seconds, for `next="retry"`;
+    the stop reason is there when the answer came, and was empty."""
 
     request_id: str
     attempt: int
@@ -143,6 +144,8 @@ class ModelFailed(Event, frozen=True, tag="model.failed"):
     next: Literal["retry", "give_up", "ask_again"]
     retry_in: float = 0.0
     usage: Usage = Usage()
+    stop_reason: StopReason | None = None
+    raw_stop_reason: str = ""
 
 
 class MessageCompleted(Event, frozen=True, tag="message.completed"):

@@ -76,7 +76,8 @@ class Projection:
         return View(self.messages, len(self.messages))
 
     def _add(self, message: Message, results: dict[str, list[ToolResult]]) -> None:
-        blocks = tuple(self._block(block) for block in message.blocks if not _blank(block))
+        kept = (block for block in message.blocks if not isinstance(block, ToolResult) and not _blank(block))
+        blocks = tuple(self._block(block) for block in kept)
         if not blocks:
             return
         sent = message if blocks == message.blocks else replace(message, blocks=blocks)
@@ -84,8 +85,7 @@ class Projection:
         for call, wire in zip(message.calls, sent.calls, strict=True):
             found = results.get(call.id)
             result = found.pop(0) if found else ToolResult(call.id, call.name, MISSING, "interrupted", True)
-            content = result.content if _said(result.content) else NO_OUTPUT
-            self._put(tool_message(replace(result, call_id=wire.id, content=content)))
+            self._put(tool_message(replace(result, call_id=wire.id, content=_said(result.content))))
 
     def _put(self, message: Message) -> None:
         self.messages.append(message)
@@ -129,7 +129,8 @@ def _blank(block: Block) -> bool:
     return isinstance(block, Text) and not block.text.strip() and block.opaque is None
 
 
-def _said(content: str | tuple[Text | Image, ...]) -> bool:
+def _said(content: str | tuple[Text | Image, ...]) -> str | tuple[Text | Image, ...]:
+    """What a result says, without blank parts; a fixed marker for nothing."""
     if isinstance(content, str):
-        return bool(content.strip())
-    return any(isinstance(part, Image) or part.text.strip() for part in content)
+        return content if content.strip() else NO_OUTPUT
+    return tuple(part for part in content if isinstance(part, Image) or part.text.strip()) or NO_OUTPUT

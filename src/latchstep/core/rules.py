@@ -94,12 +94,14 @@ RUN = Verdict("run")
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """All that `decide` knows beside the state.
 
+    known: is there a tool of this name?
     questions: all of a turn before any call of it runs, or each immediately before its call would.
     strict_protocol: a stop reason that contradicts the calls fails the run instead of being distrusted.
     """
 
     judge: Callable[[ToolCall], Verdict]
     traits: Callable[[str], Traits]
+    known: Callable[[str], bool] = lambda name: False
     limits: Limits = Limits()
     checks: tuple[str, ...] = ()
     on_doubt: OnDoubt = "report"

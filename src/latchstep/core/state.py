@@ -19,6 +19,9 @@ CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "fi
 MAX_PERIOD = 4
 """Longest pattern of turns in which a repetition is noticed."""
 
+PEOPLE = ("prompt", "steer", "follow_up")
+"""Sources of what a person said."""
+
 
 class OpenCall(msgspec.Struct, omit_defaults=True):
     """A call of the turn under way. `stale`: a question about it was open when the process died."""
@@ -70,6 +73,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     empties: int = 0
     check_rounds: int = 0
     wrote: bool = False
+    corrected: bool = False
     cancelled: bool = False
     cancel_reason: str = ""
     clock: ev.ClockPassed | None = None
@@ -170,11 +174,15 @@ class State(msgspec.Struct, omit_defaults=True):
             self.checks = []
         elif event.source == "notice":
             self.told = bool(self.turn)
+            if self.run is not None and self.answered is not None and self.stop != "length":
+                self.run.corrected = True
 
     def _requested(self, event: ev.ModelRequested) -> None:
         self.transcript.extend(self.outgoing(event.carries))
         self.turn, self.joined, self.answered = [], 0, None
         if event.carries:
+            if any(item.source in PEOPLE for item in self.queue if item.message_id in event.carries):
+                self._forget_repetition()  # asked anew, doing the same again is no loop
             self.queue = [queued for queued in self.queue if queued.message_id not in event.carries]
         if self.request is None or self.request.request_id != event.request_id:
             self.requests += 1
@@ -305,6 +313,9 @@ class State(msgspec.Struct, omit_defaults=True):
         if self.told and self.repeats() < 2:
             self.told = False
 
+    def _forget_repetition(self) -> None:
+        self.turns, self.streaks, self.told = [], [0] * MAX_PERIOD, False
+
     def repeats(self) -> int:
         """How often the latest pattern of turns (1 to `MAX_PERIOD` long) has now been seen in a row."""
         return max(1 + streak // period for period, streak in enumerate(self.streaks, 1))
@@ -320,19 +331,20 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _run_started(self, event: ev.RunStarted) -> None:
         self.transcript.extend(self.outgoing(()))
-        self.turn, self.joined, self.answered = [], 0, None
+        self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
         self.run = RunState(event.run_id, event)
-        self.requests = max(self.requests, event.first_request - 1)
         self.finished = None
         self.request = None
-        self.checks, self.turns, self.streaks, self.told = [], [], [0] * MAX_PERIOD, False
+        self.requests = max(self.requests, event.first_request - 1)
+        self.checks = []
+        self._forget_repetition()
 
     def _run_finished(self, event: ev.RunFinished) -> None:
         self.finished = event
         self.request = None
         if self.run is not None:
             self.run.active = False
-        if self.checks and all(check.passed for check in self.checks):
+        if event.status == "completed" and self.checks and all(check.passed for check in self.checks):
             self.armed = False
 
     def _opened(self, event: ev.SessionOpened) -> None:
@@ -348,6 +360,8 @@ class State(msgspec.Struct, omit_defaults=True):
                 doubted = entry.about == "doubt"
                 entry.stale = entry.status == "asked" and not doubted
                 entry.status = "lost" if doubted else "new"
+                if not doubted:
+                    entry.question, entry.found = "", None
 
     # -- snapshots -------------------------------------------------------------------------------------
 

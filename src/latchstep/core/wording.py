@@ -8,6 +8,15 @@ from __future__ import annotations
 NO_OUTPUT = "(no output)"
 
 
+def of_error(error: BaseException) -> str:
+    """An exception in words. Never empty, and never raises, whatever the exception does."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "(it cannot say why)"
+    return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
+
+
 def truncated(output_tokens: int) -> str:
     cut = f" ({output_tokens} tokens)" if output_tokens else ""
     return (
@@ -69,6 +78,13 @@ def repeated(times: int) -> str:
     return (
         f"Notice from the harness: the last {times} turns made the same calls with the same results. "
         "Repeating them will not change anything. Try something different, or say what blocks you."
+    )
+
+
+def called_in_text(name: str) -> str:
+    return (
+        f"Notice from the harness: your answer was only text that looks like a call of {name}. Text is never run. "
+        "If you want the call, make it through the tool interface; else answer in plain words."
     )
 
 

@@ -54,7 +54,7 @@ class Agent:
         if checks and workspace is None:
             raise DefinitionError("checks run in the workspace: give Agent(workspace=...) too")
         check = checker(Path(workspace)) if workspace is not None else None
-        self._kit = build_kit(model, tuple(tools), system, workspace=workspace, check=check, approve=approve, deps=deps)
+        self._kit = build_kit(model, tools, system, workspace=workspace, check=check, approve=approve, deps=deps)
         self._rules = build_rules(self._kit, limits=limits, policy=policy, checks=checks, on_doubt=on_doubt)
         self._journal = journal
 
@@ -118,7 +118,7 @@ def run_loop(
     Await it for its result, or iterate it for its events. The messages are recorded as they are and
     repaired only on their way to the model. approve: see `Agent`; questions: see `Rules`.
     """
-    kit = build_kit(model, tuple(tools), system, approve=approve)
+    kit = build_kit(model, tools, system, approve=approve)
     rules = build_rules(kit, limits=limits, policy=policy, questions=questions, strict_protocol=strict_protocol)
     session = Session(journal or memory_journal(), kit, rules)
     return session.stream(start=tuple(messages), first_request=first_request)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from latchstep.core.message import ToolCall
+from latchstep.core import wording
+from latchstep.core.message import ToolCall, clean
 from latchstep.core.rules import RUN, Limits, OnDoubt, OnStaleApproval, Questions, Rules, Traits, Verdict
 from latchstep.errors import DefinitionError
 from latchstep.model.base import Model
@@ -28,6 +29,8 @@ def allow_declared(call: ToolCall, traits: Traits) -> Verdict:
 def toolbox(tools: Iterable[Any]) -> dict[str, Tool]:
     """Tools by name, in their order. A plain function becomes one (effect `write`, never repeated)."""
     box: dict[str, Tool] = {}
+    if not isinstance(tools, Iterable):
+        raise DefinitionError(f"tools is a list of functions or Tools, not {type(tools).__name__}")
     for given in tools:
         if not isinstance(given, Tool) and not callable(given):
             raise DefinitionError(f"a tool is a function or a Tool, not {type(given).__name__}")
@@ -51,7 +54,7 @@ def resolve_model(given: Any) -> Model:
 
 def build_kit(  # one argument a part: this is where they meet
     model: Any,
-    tools: Sequence[Any] = (),
+    tools: Iterable[Any] = (),
     system: str | None = None,
     *,
     workspace: str | Path | None = None,
@@ -60,11 +63,15 @@ def build_kit(  # one argument a part: this is where they meet
     deps: Any = None,
     **more: Any,
 ) -> Kit:
+    if system is not None and not isinstance(system, str):
+        raise DefinitionError(f"system is a string, not {type(system).__name__}")
+    if approve is not None and not callable(approve):
+        raise DefinitionError(f"approve is a function, not {type(approve).__name__}")
     return Kit(
         model=resolve_model(model),
         tools=toolbox(tools),
         render=render,
-        system=system or "",
+        system=clean(system or ""),
         workspace=Path(workspace) if workspace is not None else None,
         check=check or no_checks,
         approve=approve,
@@ -93,6 +100,10 @@ def build_rules(
         raise DefinitionError(f"questions must be 'together' or 'in_turn', not {questions!r}")
     if isinstance(checks, str) or not all(isinstance(command, str) and command.strip() for command in checks):
         raise DefinitionError("checks is a list of commands")
+    if limits is not None and not isinstance(limits, Limits):
+        raise DefinitionError(f"limits is a Limits, not {type(limits).__name__}")
+    if policy is not None and not callable(policy):
+        raise DefinitionError(f"policy is a function, not {type(policy).__name__}")
     traits = {
         name: Traits(made.effect, made.replay, made.settle is not None, made.alone) for name, made in kit.tools.items()
     }
@@ -100,11 +111,12 @@ def build_rules(
 
     def judge(call: ToolCall) -> Verdict:
         rejection = examine(kit, call)
-        return Verdict("reject", rejection) if rejection else may(call, traits[call.name])
+        return Verdict("reject", rejection) if rejection else _said(may, call, traits[call.name])
 
     return Rules(
         judge=judge,
         traits=lambda name: traits.get(name, Traits()),
+        known=kit.tools.__contains__,
         limits=limits or Limits(),
         checks=tuple(checks),
         on_doubt=on_doubt,
@@ -112,6 +124,17 @@ def build_rules(
         questions=questions,
         strict_protocol=strict_protocol,
     )
+
+
+def _said(may: Policy, call: ToolCall, traits: Traits) -> Verdict:
+    """The policy's verdict. One that fails, or says something else, permits nothing."""
+    try:
+        verdict = may(call, traits)
+    except Exception as error:
+        return Verdict("refuse", f"the policy failed ({wording.of_error(error)})")
+    if not isinstance(verdict, Verdict) or verdict.kind not in ("run", "ask", "refuse", "reject"):
+        return Verdict("refuse", f"the policy gave {verdict!r:.200}, which is no verdict")
+    return verdict
 
 
 def examine(kit: Kit, call: ToolCall) -> str:

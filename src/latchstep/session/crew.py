@@ -29,11 +29,11 @@ class Member:
 
 
 class Crew:
-    """One per session, reused by one action after the other. `on_interrupt` is awaited once, before any
-    interrupted member is reported."""
+    """One per session, reused by one action after the other. `on_interrupt` is awaited before any interrupted
+    member is reported; `absorb` says whether a cancellation of the waiting task is to be understood as one."""
 
-    def __init__(self, grace: float, on_interrupt: Callable[[], Awaitable[None]]) -> None:
-        self._grace, self._on_interrupt = grace, on_interrupt
+    def __init__(self, grace: float, on_interrupt: Callable[[], Awaitable[None]], absorb: Callable[[], bool]) -> None:
+        self._grace, self._on_interrupt, self._absorb = grace, on_interrupt, absorb
         self._members: list[Member] = []
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -56,29 +56,46 @@ class Crew:
         member.value, member.error, member.ended = value, error, True
         self._members.append(member)
 
-    def touch(self, key: str, more: float = 0.0) -> None:
-        """A member showed life: its deadline starts anew (`more` seconds later)."""
+    def touch(self, key: str, more: float = 0.0) -> bool:
+        """A member showed life: its deadline starts anew (`more` seconds later). False: it was told to stop."""
         for member in self._members:
-            if member.key == key:
+            if member.key == key and member.how == "done":
                 member.deadline = asyncio.get_running_loop().time() + member.seconds + more
+                return True
+        return False
 
     async def next(self) -> Member | None:
         """The next member that has ended or was given up; None when none is left."""
         while self._members:
             for member in self._members:
                 if member.ended or member.deaf:
+                    if self._interrupted and member.how == "done" and isinstance(member.error, asyncio.CancelledError):
+                        member.how = "interrupted"  # by whoever cancelled every task of the loop
                     if member.how == "interrupted":
                         await self._on_interrupt()
                     self._members.remove(member)
                     return member
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
+            await self._rung()
             if self._interrupted:
                 await self._on_interrupt()
         return None
+
+    async def quit(self) -> None:
+        """Stop whatever still runs, unreported, and wait for it no longer than the grace."""
+        self.interrupt()
+        while any(not (member.ended or member.deaf) for member in self._members):
+            await self._rung()
+        self._members.clear()
+
+    async def _rung(self) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        except asyncio.CancelledError:
+            if not self._absorb():
+                raise
+        finally:
+            self._wake = None
 
     def interrupt(self) -> None:
         """Cancel every member at once, and every one started from now on until `rest`."""

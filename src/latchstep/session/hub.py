@@ -8,36 +8,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
 from latchstep.core.event import TRANSIENT, Event, ModelDelta
+from latchstep.errors import SessionError
 
 QUEUE = 1024
-"""Events a watcher may lag behind before it is sent to the journal."""
+"""Events a watcher may lag behind before it is sent to the journal; beyond it the caller's iterator loses deltas."""
+
+MERGED = 4096
+"""Characters up to which the deltas of a lagging watcher merge into one."""
 
 
 class Lockstep:
-    """The caller's iterator over one run: every event, in order; the driver waits for it.
+    """What lies between the driver and the caller's iterator: every event, in order; the driver waits for it."""
 
-    Dropping it detaches it: the run goes on alone.
-    """
-
-    def __init__(self, hub: Hub, backlog: Iterator[Event], done: Callable[[], bool]) -> None:
-        self._hub, self._done = hub, done
+    def __init__(self, backlog: Iterable[Event], done: Callable[[], bool]) -> None:
+        self._done = done
         self._buffer: deque[Event] = deque(backlog)
         self._consumer: asyncio.Future[None] | None = None
         self._producer: asyncio.Future[None] | None = None
         self._waits = True
 
-    def __aiter__(self) -> Lockstep:
-        return self
-
-    async def __anext__(self) -> Event:
+    async def next(self) -> Event:
         while not self._buffer:
             if self._done():
-                self.close()
                 raise StopAsyncIteration
             self._release()
             self._consumer = asyncio.get_running_loop().create_future()
@@ -48,6 +45,8 @@ class Lockstep:
         return self._buffer.popleft()
 
     def put(self, event: Event) -> None:
+        if len(self._buffer) >= QUEUE and isinstance(event, TRANSIENT):
+            return
         self._buffer.append(event)
         self.wake()
 
@@ -68,20 +67,26 @@ class Lockstep:
             self._producer.set_result(None)
 
     def let_go(self) -> None:
-        """The driver no longer waits for the caller: the run is being stopped."""
+        """The driver no longer waits for the caller, who still gets every event."""
         self._waits = False
         self._release()
 
-    def close(self) -> None:
-        """Detach: the driver no longer waits, and nothing more comes."""
-        self._waits = False
-        if self._hub.lockstep is self:
-            self._hub.lockstep = None
-        self._release()
+
+class Steps:
+    """The caller's iterator over one run. Only the caller holds it: dropping it lets the run go on alone."""
+
+    def __init__(self, hub: Hub, lockstep: Lockstep) -> None:
+        self._hub, self._lockstep = hub, lockstep
+
+    def __aiter__(self) -> Steps:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self._lockstep.next()
 
     def __del__(self) -> None:
         try:
-            self.close()
+            self._hub.detach(self._lockstep)
         except RuntimeError:  # the event loop is already closed
             pass
 
@@ -101,6 +106,7 @@ class Watcher:
         if (
             isinstance(event, ModelDelta)
             and isinstance(last, ModelDelta)
+            and len(last.piece) < MERGED
             and (last.request_id, last.kind, last.call_id) == (event.request_id, event.kind, event.call_id)
         ):
             self._queue[-1] = replace(event, piece=last.piece + event.piece)
@@ -120,6 +126,8 @@ class Watcher:
 
     async def events(self) -> AsyncIterator[Event]:
         """Stored events after the given `seq` from the journal, then everything as it happens."""
+        self._hub.watchers.add(self)
+        self._closed = self._hub.closed
         try:
             while True:
                 if self._lagging:
@@ -129,9 +137,9 @@ class Watcher:
                         yield event
                 while self._queue:
                     event = self._queue.popleft()
+                    if event.seq < self._seq or (event.seq == self._seq and not isinstance(event, TRANSIENT)):
+                        continue  # the journal gave it already, or what came after it
                     if not isinstance(event, TRANSIENT):
-                        if event.seq <= self._seq:
-                            continue
                         self._seq = event.seq
                     yield event
                 if self._lagging:
@@ -152,12 +160,27 @@ class Hub:
         self._ahead = ahead
         self.lockstep: Lockstep | None = None
         self.watchers: set[Watcher] = set()
+        self.closed = False
         self._unyielded = 0
 
     @property
     def busy(self) -> bool:
         """Somebody watches."""
         return self.lockstep is not None or bool(self.watchers)
+
+    def follow(self, backlog: Iterable[Event], done: Callable[[], bool]) -> Steps:
+        """The caller's own iterator. There is one at a time."""
+        if self.lockstep is not None:
+            raise SessionError("this run is already iterated; use session.watch() for more eyes")
+        self.lockstep = Lockstep(backlog, done)
+        return Steps(self, self.lockstep)
+
+    def detach(self, lockstep: Lockstep | None) -> None:
+        """Nothing more goes to it, and the driver no longer waits for it."""
+        if lockstep is not None:
+            lockstep.let_go()
+            if self.lockstep is lockstep:
+                self.lockstep = None
 
     def publish(self, event: Event) -> None:
         if self.lockstep is not None:
@@ -175,5 +198,6 @@ class Hub:
             await asyncio.sleep(0)
 
     def close(self) -> None:
+        self.closed = True
         for watcher in list(self.watchers):
             watcher.close()

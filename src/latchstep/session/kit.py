@@ -48,7 +48,7 @@ class Kit:
     specs: tuple[ToolSpec, ...] = field(init=False)
     specs_json: bytes = field(init=False)
     prompt_digest: bytes = field(init=False)
-    _valid: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _valid: dict[int, tuple[ToolCall, dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.specs = tuple(ToolSpec(t.name, t.description, t.schema) for t in self.tools.values())
@@ -56,11 +56,14 @@ class Kit:
         self.prompt_digest = sha256(self.system.encode() + b"\0" + self.specs_json).digest()
 
     def validated(self, call: ToolCall) -> dict[str, Any]:
-        """Arguments as the tool takes them; raises ValueError. Kept for the turn, so that one parse serves all."""
-        known = self._valid.get(call.id)
-        if known is None:
-            known = self._valid[call.id] = self.tools[call.name].validate(call.arguments)
-        return known
+        """Arguments as the tool takes them; raises ValueError. Kept for the turn, so that one parse serves all.
+
+        By the call itself, not by its id: sessions share a kit, and their models may give the same ids.
+        """
+        known = self._valid.get(id(call))
+        if known is None or known[0] is not call:
+            known = self._valid[id(call)] = (call, self.tools[call.name].validate(call.arguments))
+        return known[1]
 
     def forget_calls(self) -> None:
         """A new answer came: the calls of the last turn are history."""

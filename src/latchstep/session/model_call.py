@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from latchstep.core import wording
 from latchstep.core.accept import accept
 from latchstep.core.action import CallModel
 from latchstep.core.chunk import Completed, Delta, Failed
 from latchstep.core.event import ModelDelta, ModelFailed, ModelRequested
-from latchstep.core.message import clean
+from latchstep.core.message import Message, clean
 from latchstep.errors import JournalError, ModelError
 from latchstep.model.base import Request
 
@@ -21,7 +23,7 @@ RUN_KINDS = {"protocol": "MODEL_PROTOCOL_ERROR", "context_overflow": "CONTEXT_FU
 
 async def call_model(session: Session, action: CallModel) -> None:
     """Ask, show what comes, and record one answer or one failure."""
-    view = session.projection.feed(session.unprojected(action.carries))
+    view = session.projection.feed(_unprojected(session, action.carries))
     digest = session.projection.sha256(session.kit.prompt_digest)
     requested = ModelRequested(
         request_id=action.request_id,
@@ -33,6 +35,9 @@ async def call_model(session: Session, action: CallModel) -> None:
     await session.emit(requested)
     session.projected = len(session.state.transcript)
     if session.interrupted:
+        return
+    if not view:
+        await session.emit(_give_up(session, "INVALID_TRANSCRIPT", "there is no message that the model could answer"))
         return
     request = Request(
         request_id=action.request_id,
@@ -59,6 +64,11 @@ async def call_model(session: Session, action: CallModel) -> None:
     await session.emit(accept(ended.value, session.state, session.kit.model.name, session.limits.max_empty))
 
 
+def _unprojected(session: Session, carries: tuple[str, ...]) -> list[Message]:
+    """What this request says beyond the last one."""
+    return [*session.state.transcript[session.projected :], *session.state.outgoing(carries)]
+
+
 async def _answer(session: Session, request: Request) -> Completed:
     """Drain the stream to its end; only then is its terminal event believed."""
     answer: Completed | None = None
@@ -66,25 +76,27 @@ async def _answer(session: Session, request: Request) -> Completed:
     stream = session.kit.model.stream(request)
     try:
         async for chunk in stream:
-            session.crew.touch(request_id)
+            if not session.crew.touch(request_id):
+                break  # told to stop, and deaf to it
+            if answer is not None:
+                raise ModelError("protocol", f"the model's stream went on after its answer: {type(chunk).__name__}")
             if isinstance(chunk, Delta):
                 await session.show(
                     ModelDelta(
                         request_id=request_id,
                         kind=chunk.kind,
-                        piece=chunk.piece,
+                        piece=clean(chunk.piece),
                         call_id=chunk.call_id,
                         name=chunk.name,
                     )
                 )
             elif isinstance(chunk, Failed):
-                answer = None
                 session.crew.touch(request_id, chunk.retry_in)
                 await _attempt_failed(session, request, chunk)
-            elif answer is None:
+            elif isinstance(chunk, Completed):
                 answer = chunk
             else:
-                raise ModelError("protocol", "the model's stream completed twice")
+                raise ModelError("protocol", f"the model's stream holds {type(chunk).__name__}, which is no chunk")
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()
@@ -109,16 +121,20 @@ async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> 
     again = ModelRequested(request_id=request.request_id, attempt=attempt + 1, because="retry")
     await session.emit(failed)
     await session.emit(again)
+    await asyncio.sleep(0)  # a model that fails without ever suspending can still be cancelled
 
 
 def _failure(session: Session, error: BaseException) -> ModelFailed:
+    if isinstance(error, JournalError):
+        raise error
+    if isinstance(error, ModelError):
+        return _give_up(session, RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}"), error.message)
+    return _give_up(session, "MODEL_ERROR", wording.of_error(error))
+
+
+def _give_up(session: Session, kind: str, message: str) -> ModelFailed:
     request = session.state.request
     assert request is not None
-    kind, message = "MODEL_ERROR", f"{type(error).__name__}: {error}"
-    if isinstance(error, ModelError):
-        kind, message = RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}"), error.message
-    elif isinstance(error, JournalError):
-        raise error
     return ModelFailed(
         request_id=request.request_id,
         attempt=request.attempt,

@@ -6,7 +6,9 @@ Every function here ends with the consequences recorded, whatever happened, or w
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -23,11 +25,12 @@ from latchstep.core.event import (
     Question,
     RunFinished,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
 )
-from latchstep.core.message import Outcome, clean
+from latchstep.core.message import Image, Outcome, Text, clean, clean_json
 from latchstep.core.state import OpenCall
-from latchstep.errors import FatalToolError, JournalError, ToolError
+from latchstep.errors import FatalToolError, ToolError
 from latchstep.tool.base import Context
 
 from .crew import Member
@@ -66,13 +69,42 @@ async def perform(session: Session, action: Action) -> None:
             raise TypeError(f"no way to perform {action!r}")
 
 
+def call_context(session: Session, entry: OpenCall) -> Context:
+    directory = session.journal.directory
+    return Context(
+        call_id=entry.call.id,
+        idempotency_key=entry.key or f"{session.id}:{entry.call.id}",
+        workspace=session.kit.workspace,
+        outputs=directory / "outputs" if directory is not None else None,
+        deps=session.kit.deps,
+        found=entry.found,
+    )
+
+
+def progress_of(session: Session, entry: OpenCall) -> Callable[[str], None]:
+    """A tool's way to show a line, callable from any thread. Once its call has ended it shows nothing."""
+    loop = asyncio.get_running_loop()
+
+    def show(text: str) -> None:
+        if entry.status == "started":
+            session.present(ToolOutput(call_id=entry.call.id, text=text))
+
+    def progress(text: str) -> None:
+        try:
+            loop.call_soon_threadsafe(show, clean(str(text)))
+        except RuntimeError:  # the loop is closed: nobody watches any more
+            pass
+
+    return progress
+
+
 # -- tools ---------------------------------------------------------------------------------------------
 
 
 async def run_tools(session: Session, action: RunTools) -> None:
     """Intents first, on disk if any has effects; then the group runs together; then each result."""
     entries = [session.state.open_call(call_id) for call_id in action.calls]
-    contexts = {entry.call.id: session.context(entry) for entry in entries}
+    contexts = {entry.call.id: call_context(session, entry) for entry in entries}
     entries = await _prepared(session, entries, contexts)
     if not entries or session.interrupted:
         return
@@ -111,8 +143,11 @@ async def prepare(session: Session, entries: list[OpenCall], contexts: dict[str,
     while (ended := await crew.next()) is not None:
         entry, error = by_id[ended.key], ended.error
         if ended.how == "done" and error is None:
-            contexts[ended.key].found = msgspec.to_builtins(ended.value)
-            continue
+            try:
+                contexts[ended.key].found = clean_json(msgspec.to_builtins(ended.value, str_keys=True))
+                continue
+            except (TypeError, ValueError, RecursionError) as unfit:
+                error = ToolError(f"what was prepared is not JSON ({unfit}); nothing was run")
         failed.add(ended.key)
         if ended.how == "interrupted":
             continue
@@ -146,7 +181,7 @@ async def _run_group(session: Session, entries: list[OpenCall], contexts: dict[s
     for entry in entries:
         tool = session.kit.tools[entry.call.name]
         context = contexts[entry.call.id]
-        context.progress = session.progress(entry.call.id)
+        context.progress = progress_of(session, entry)
         arguments = dict(session.kit.validated(entry.call))
         if tool.context:
             arguments[tool.context] = context
@@ -154,7 +189,11 @@ async def _run_group(session: Session, entries: list[OpenCall], contexts: dict[s
             work = _run(tool.function, (), tool.thread, arguments)
             crew.start(entry.call.id, work, tool.timeout or session.limits.tool_timeout)
         else:
-            crew.did(entry.call.id, *_call(tool.function, arguments))
+            value, error = _call(tool.function, arguments)
+            if inspect.isawaitable(value):
+                crew.start(entry.call.id, _awaited(value), tool.timeout or session.limits.tool_timeout)
+            else:
+                crew.did(entry.call.id, value, error)
     while (ended := await crew.next()) is not None:
         await session.emit(_finished(session, by_id[ended.key], contexts[ended.key], ended, perf_counter() - began))
 
@@ -165,6 +204,10 @@ def _call(function: Any, arguments: dict[str, Any]) -> tuple[Any, BaseException 
         return function(**arguments), None
     except BaseException as error:
         return None, error
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 async def _run(function: Any, args: tuple[Any, ...], thread: bool, kwargs: dict[str, Any] | None = None) -> Any:
@@ -191,8 +234,7 @@ def _finished(session: Session, entry: OpenCall, context: Context, ended: Member
     except ToolError as unfit:
         return _raised(session, entry, unfit)
     content = output.content
-    if isinstance(content, str):
-        content = _bounded(session, content)
+    content = _bounded(session, content) if isinstance(content, str) else tuple(_bounded_parts(session, content))
     return ToolFinished(
         call_id=entry.call.id,
         name=entry.call.name,
@@ -211,15 +253,15 @@ def _ended(entry: OpenCall, outcome: Outcome, text: str) -> ToolFinished:
 
 def _raised(session: Session, entry: OpenCall, error: BaseException) -> ToolFinished:
     """A tool's own error: its words for the model, and its siblings unaffected."""
-    if isinstance(error, JournalError):
-        raise error
-    words = str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}".removesuffix(": ")
-    text = _bounded(session, clean(words) or type(error).__name__)
+    words = wording.of_error(error)
+    if isinstance(error, ToolError):
+        words = words.removeprefix(f"{type(error).__name__}: ")
+    text = _bounded(session, clean(words))
     return result(entry, "error", text, True, fatal=isinstance(error, FatalToolError))
 
 
 def _captured(session: Session, context: Context) -> str:
-    return _bounded(session, clean(context.captured))
+    return _bounded(session, clean(str(context.captured)))
 
 
 def _deaf(ended: Member) -> str:
@@ -231,8 +273,21 @@ def _bounded(session: Session, text: str) -> str:
     most = session.limits.max_result
     if len(text) <= most:
         return text
-    head, tail = text[: most * 2 // 3], text[-(most // 3) :]
+    head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
     return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out (max_result is {most}) …]\n{tail}"
+
+
+def _bounded_parts(session: Session, parts: tuple[Text | Image, ...]) -> Iterator[Text | Image]:
+    """The same for text among pictures: together no more than `max_result`."""
+    left = session.limits.max_result
+    for part in parts:
+        if isinstance(part, Image) or len(part.text) <= left:
+            yield part
+        else:
+            cut = len(part.text) - left
+            most = session.limits.max_result
+            yield Text(f"{part.text[:left]}\n[… {cut} characters left out (max_result is {most}) …]")
+        left -= 0 if isinstance(part, Image) else min(left, len(part.text))
 
 
 # -- questions, lost calls, checks ----------------------------------------------------------------------
@@ -242,7 +297,7 @@ async def ask(session: Session, action: Ask) -> None:
     """Prepare the calls and record the question: exactly what would run, bound by its digest."""
     entries = [session.state.open_call(call_id) for call_id in action.calls]
     reasons = dict(zip(action.calls, action.reasons, strict=True))
-    contexts = {entry.call.id: session.context(entry) for entry in entries}
+    contexts = {entry.call.id: call_context(session, entry) for entry in entries}
     if action.about == "run":
         todo = [e for e in entries if session.kit.tools[e.call.name].prepare is not None]
         failed = await prepare(session, todo, contexts) if todo else set()
@@ -268,7 +323,9 @@ async def settle(session: Session, action: Settle) -> None:
     entry = session.state.open_call(action.call)
     tool = session.kit.tools[entry.call.name]
     assert tool.settle is not None
-    work = _run(tool.settle, (session.kit.validated(entry.call), entry.found, session.context(entry)), tool.thread)
+    work = _run(
+        tool.settle, (session.kit.validated(entry.call), entry.found, call_context(session, entry)), tool.thread
+    )
     session.crew.start(action.call, work, tool.timeout or session.limits.tool_timeout)
     ended = await session.crew.next()
     if ended is None or ended.how == "interrupted":
@@ -294,7 +351,7 @@ async def check(session: Session, action: Check) -> None:
     if ended.how == "timed_out":
         status, output = None, f"stopped after {ended.seconds:g} s"
     elif ended.error is not None:
-        status, output = None, f"{type(ended.error).__name__}: {ended.error}"
+        status, output = None, wording.of_error(ended.error)
     else:
         status, output = ended.value
     await session.emit(

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from latchstep.core import event as ev
-from latchstep.core.message import Message, Usage
-from latchstep.errors import JournalError
+from latchstep.core import wording
+from latchstep.core.message import Message, Usage, clean
+from latchstep.core.state import OpenCall
+from latchstep.errors import (
+    DefinitionError,
+    FatalToolError,
+    JournalError,
+    JournalPoisoned,
+    LatchstepError,
+    SessionError,
+)
 
-from .hub import Lockstep
+from .hub import Lockstep, Steps
 
 if TYPE_CHECKING:
     from .session import Session
@@ -54,6 +64,8 @@ class Run:
         self._begin = begin
         self._task: asyncio.Task[RunResult] | None = None
         self._after = session.journal.head
+        self._early: str | None = None
+        self._ended: ev.RunFinished | None = None
         self._finished: RunResult | None = None
         self._approve: Callable[[ev.Question], Any] | None = session.kit.approve
 
@@ -61,27 +73,50 @@ class Run:
     def finished(self) -> bool:
         return self._finished is not None
 
+    @property
+    def under_way(self) -> bool:
+        return self._task is not None and not self._task.done() and not self.finished
+
+    def drives(self, task: asyncio.Task[Any]) -> bool:
+        return task is self._task
+
     def start(self) -> Run:
-        """Begin in the background. Idempotent; needs a running event loop."""
+        """Begin in the background. Idempotent; needs a running event loop. Raises SessionError if another run of
+        the session is under way."""
         if self._task is None:
+            self.session.enter(self)
+            self._after = self.session.journal.head
             self._task = asyncio.get_running_loop().create_task(self._drive())
             self._task.add_done_callback(_seen)
+            if self._early is not None:
+                self.session.cancel(self._early)
         return self
 
     async def result(self) -> RunResult:
-        """Wait for the end. An iterator of this run is detached: the end cannot wait for it and it for the end."""
+        """Wait for the end. An iterator of this run is no longer waited for: else each could wait for the other."""
         self.start()
         assert self._task is not None
-        if self.session.hub.lockstep is not None:
-            self.session.hub.lockstep.close()
+        self._let_go()
         return await asyncio.shield(self._task)
 
     def __await__(self) -> Generator[Any, None, RunResult]:
         return self.result().__await__()
 
-    def __aiter__(self) -> Lockstep:
+    def __aiter__(self) -> Steps:
         self.start()
-        return self.session.follow(self._after, lambda: self._task is None or self._task.done() or self.finished)
+        hub = self.session.hub
+        if self._ended is not None:
+            return Steps(hub, Lockstep(self._recorded(self._ended), lambda: True))
+        return hub.follow(self.session.shown(self._after), lambda: not self.under_way)
+
+    def _recorded(self, ended: ev.RunFinished) -> Iterator[ev.Event]:
+        """The events of this run, which is over; the session may have gone on."""
+        for event in self.session.shown(self._after):
+            if event.seq > ended.seq:
+                break
+            yield event
+        if ended.part:
+            yield ended
 
     async def __aenter__(self) -> Run:
         return self.start()
@@ -95,9 +130,13 @@ class Run:
         """Cancel if not finished, and wait for the end."""
         if self._task is None or self._task.done():
             return
-        if not self.finished:
-            self.cancel(reason)
+        self.cancel(reason)
+        self._let_go()
         await asyncio.shield(self._task)
+
+    def _let_go(self) -> None:
+        if self.under_way and self.session.hub.lockstep is not None:
+            self.session.hub.lockstep.let_go()
 
     async def steer(self, text: str) -> str:
         """Say something to the run: delivered with the next request, after the batch's results."""
@@ -115,7 +154,10 @@ class Run:
 
     def cancel(self, reason: str = "") -> None:
         """Stop at once and cleanly. The result says `cancelled`."""
-        self.session.cancel(reason)
+        if self._task is None:
+            self._early = reason
+        elif self.under_way:
+            self.session.cancel(reason)
 
     # -- the drive -------------------------------------------------------------------------------------
 
@@ -127,37 +169,23 @@ class Run:
             if session.limits.max_seconds is not None and session.state.run is not None:
                 left = max(0.0, session.limits.max_seconds - session.state.run.elapsed)
                 clock = asyncio.get_running_loop().call_later(left, session.ring)
-            await self._until_idle()
+            while (await session.pump()).why != "idle":
+                await self._answered()
             ended = session.state.finished
             assert ended is not None
-        except JournalError as error:
-            ended = self._unrecorded("JOURNAL", str(error))
-        except Exception as error:
-            _log.exception("the driver failed")
+        except (Exception, asyncio.CancelledError) as error:
+            await session.crew.quit()
             ended = await self._broken(error)
         finally:
             if clock is not None:
                 clock.cancel()
+            session.crew.rest()
+        self._ended = ended
         self._finished = self._result(ended)
-        if session.hub.lockstep is not None:
-            session.hub.lockstep.wake()
+        if (lockstep := session.hub.lockstep) is not None:
+            session.hub.detach(lockstep)
+            lockstep.wake()
         return self._finished
-
-    async def _until_idle(self) -> None:
-        session = self.session
-        while True:
-            try:
-                wait = await session.pump()
-                if wait.why == "idle":
-                    return
-                await self._answered()
-            except asyncio.CancelledError:
-                # The loop is shutting down, or somebody cancelled our task: an ordinary cancel of the run.
-                task = asyncio.current_task()
-                if task is None or not session.unfinished or session.interrupted:
-                    raise
-                task.uncancel()
-                session.cancel("the task was cancelled", by="asyncio")
 
     async def _answered(self) -> None:
         """Put open questions to the approver, if there is one; else wait until somebody answers."""
@@ -166,43 +194,62 @@ class Run:
             await session.woken()
             return
         for entry in session.questions:
-            if session.interrupted:
-                return
-            question = session.question(entry)
-            asking = asyncio.ensure_future(_decision(self._approve, question))
-            waiting = asyncio.ensure_future(session.woken())
-            try:
-                await asyncio.wait([asking, waiting], return_when=asyncio.FIRST_COMPLETED)
-                if asking.done():
-                    allowed, note = asking.result()
+            if entry.status != "asked" or session.interrupted:
+                continue
+            asking = asyncio.get_running_loop().create_task(_decision(self._approve, _question(entry)))
+            asking.add_done_callback(lambda task: session.wake())
+            while not asking.done() and entry.status == "asked" and not session.interrupted:
+                await session.woken()
+            if not asking.done():
+                await self._give_up(asking)
+            elif entry.status == "asked" and not session.interrupted:
+                allowed, note = asking.result()
+                try:
                     await session.answer(entry.call.id, "allow" if allowed else "deny", by="approver", note=note)
-            finally:
-                asking.cancel()
-                waiting.cancel()
-                await asyncio.gather(asking, waiting, return_exceptions=True)
+                except SessionError:  # somebody else was faster
+                    pass
 
-    async def _broken(self, error: Exception) -> ev.RunFinished:
-        """A promise inside the driver is broken. The run still has its one ending."""
+    async def _give_up(self, asking: asyncio.Task[tuple[bool, str]]) -> None:
+        """Its answer is not wanted any more. One that is deaf to that is left behind after the grace."""
+        asking.cancel()
         try:
-            if self.session.unfinished:
-                info = ev.ErrorInfo("INTERNAL", f"{type(error).__name__}: {error}")
-                run = self.session.state.run
-                assert run is not None
-                await self.session.emit(ev.RunFinished(status="failed", steps=run.steps, usage=run.usage, error=info))
-            ended = self.session.state.finished
-            return ended or self._unrecorded("INTERNAL", str(error))
-        except JournalError as worse:
-            return self._unrecorded("JOURNAL", str(worse))
+            await asyncio.wait([asking], timeout=self.session.limits.grace)
+        except asyncio.CancelledError:
+            if not self.session.absorb():
+                raise
+
+    async def _broken(self, error: BaseException) -> ev.RunFinished:
+        """A promise is broken. The run still has its one ending, on record if the journal takes any."""
+        kind = "JOURNAL" if isinstance(error, JournalError) else "INTERNAL"
+        if isinstance(error, FatalToolError):
+            kind = "TOOL"
+        elif kind == "INTERNAL":
+            _log.error("the driver failed", exc_info=error)
+        message = str(error) if isinstance(error, LatchstepError) else wording.of_error(error)
+        session = self.session
+        try:
+            if session.unfinished and not isinstance(error, JournalPoisoned):
+                await session.finish(self._failed(kind, message))
+                assert session.state.finished is not None
+                return session.state.finished
+        except Exception as worse:
+            kind, message = "JOURNAL", wording.of_error(worse)
+        return self._unrecorded(kind, message)
+
+    def _failed(self, kind: str, message: str) -> ev.RunFinished:
+        run = self.session.state.run
+        return ev.RunFinished(
+            status="failed",
+            steps=run.steps if run else 0,
+            usage=run.usage if run else Usage(),
+            error=ev.ErrorInfo(kind, clean(message)),
+        )
 
     def _unrecorded(self, kind: str, message: str) -> ev.RunFinished:
         """The one event that may be shown without being recorded: the journal no longer takes any."""
         run = self.session.state.run
-        ended = ev.RunFinished(
-            status="failed",
-            steps=run.steps if run else 0,
-            usage=run.usage if run else Usage(),
-            error=ev.ErrorInfo(kind, message),
-        )
+        ended = self._failed(kind, message)
+        ev.stamp_time(ended, time.time(), run.run_id if run else "", run.elapsed if run else 0.0)
         ev.stamp(ended, self.session.journal.head, 1)
         self.session.hub.publish(ended)
         return ended
@@ -222,15 +269,38 @@ class Run:
         )
 
 
+def readable(text: str, most: int) -> None:
+    """Refuse a message that cannot be one. Raises DefinitionError, SessionError."""
+    if not isinstance(text, str):
+        raise DefinitionError(f"a message is a string, not {type(text).__name__}")
+    if not text.strip():
+        raise SessionError("a blank message says nothing; it was not accepted")
+    if len(text) > most:
+        raise SessionError(f"the message has {len(text)} characters; max_prompt is {most}")
+
+
+def _question(entry: OpenCall) -> ev.Question:
+    """The question open about a call, as it was recorded."""
+    return ev.Question(
+        call_id=entry.call.id,
+        name=entry.call.name,
+        sha256=entry.question,
+        reason=entry.reason,
+        about=entry.about,
+        found=entry.found,
+        arguments=entry.call.arguments,
+    )
+
+
 async def _decision(approve: Callable[[ev.Question], Any], question: ev.Question) -> tuple[bool, str]:
     """What an approver said: True, "allow", or anything else, which declines. One that raises declines."""
     try:
         said = approve(question)
         if hasattr(said, "__await__"):
             said = await said
-    except Exception as error:
-        return False, f"the approver failed: {type(error).__name__}: {error}"
-    return said is True or said == "allow", ""
+        return said is True or (isinstance(said, str) and said == "allow"), ""
+    except BaseException as error:
+        return False, f"the approver failed: {wording.of_error(error)}"
 
 
 def _seen(task: asyncio.Task[RunResult]) -> None:

@@ -11,27 +11,28 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from latchstep.core import event as ev
+from latchstep.core.accept import storable_message
 from latchstep.core.action import Wait
 from latchstep.core.decide import decide
 from latchstep.core.message import Message, clean, user
 from latchstep.core.project import Projection
 from latchstep.core.rules import Limits, Rules
 from latchstep.core.state import OpenCall, State, fold
-from latchstep.errors import DefinitionError, SessionError
+from latchstep.errors import DefinitionError, JournalPoisoned, SessionError
 from latchstep.journal.base import Journal
-from latchstep.tool.base import Context
 
+from .barrier import Barrier
 from .crew import Crew
 from .hub import Hub, Lockstep, Watcher
 from .kit import Kit
 from .perform import perform
-from .run import Run, RunResult
+from .run import Run, RunResult, readable
 
 SNAPSHOT_EVERY = 1 << 20
 """Bytes of journal between two snapshots of the state."""
@@ -64,8 +65,10 @@ class Session:
         self._part = 0
         self._cancel: ev.CancelRequested | None = None
         self._rang = False
-        self.crew = Crew(rules.limits.grace, self.note_interrupt)
-        self._syncing: asyncio.Future[None] | None = None
+        self.crew = Crew(rules.limits.grace, self.note_interrupt, self.absorb)
+        self.barrier = Barrier(journal, self.absorb, self._synced)
+        self._ending: ev.RunFinished | None = None
+        self._poison: JournalPoisoned | None = None
         self._woken: asyncio.Future[None] | None = None
         self._run: Run | None = None
         self._snapshot_at = journal.size
@@ -102,13 +105,20 @@ class Session:
         Without a prompt the last turn is asked again (a retry). On an unfinished session the old run goes
         on, and the prompt joins it. `start` are messages said before, recorded as they are.
         """
-        if self._run is not None and not self._run.finished:
-            raise SessionError("a run is under way in this session; steer it, or wait for its result")
+        self._refuse_second(None)
         if prompt is not None:
-            self._readable(prompt)
-        self._cancel, self._rang = None, False
-        self._run = Run(self, lambda: self._begin(prompt, start, first_request))
-        return self._run
+            readable(prompt, self.limits.max_prompt)
+        said = tuple(storable_message(message, number) for number, message in enumerate(start, 1))
+        return Run(self, lambda: self._begin(prompt, said, first_request))
+
+    def enter(self, run: Run) -> None:
+        """A run begins. There is one at a time."""
+        self._refuse_second(run)
+        self._run, self._cancel, self._rang = run, None, False
+
+    def _refuse_second(self, run: Run | None) -> None:
+        if self._run is not None and self._run is not run and self._run.under_way:
+            raise SessionError("a run is under way in this session; steer it, or wait for its result")
 
     async def run(self, prompt: str | None = None) -> RunResult:
         """Run to the end. Cancelling the caller cancels the run."""
@@ -123,23 +133,30 @@ class Session:
 
     def watch(self, after: int = -1) -> AsyncIterator[ev.Event]:
         """Everything stored after `after`, then everything as it happens, at the watcher's own pace."""
-        watcher = Watcher(self.hub, self.journal.read, after)
-        self.hub.watchers.add(watcher)
-        return watcher.events()
+        return Watcher(self.hub, self.shown, after).events()
+
+    def shown(self, after: int) -> Iterator[ev.Event]:
+        """The record after `after`, but for an ending that is not on disk yet."""
+        for event in self.journal.read(after):
+            if self._ending is not None and event.seq >= self._ending.seq:
+                return
+            yield event
 
     async def send(self, text: str, source: ev.Source = "steer") -> str:
         """Accept a message for the run under way, or for the next one. Returns its id once it is on disk."""
-        self._readable(text)
+        readable(text, self.limits.max_prompt)
         message_id = f"{source}-{self._new_id()}"
-        await self.post(ev.MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
+        await self.barrier.quiet()
+        self.record(ev.MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
         await self.sync()
         return message_id
 
     async def withdraw(self, message_id: str) -> None:
         """Take back a message that no request has carried yet. Raises SessionError."""
+        await self.barrier.quiet()
         if all(queued.message_id != message_id for queued in self.state.queue):
             raise SessionError(f"{message_id} is not waiting: it was delivered, withdrawn, or never accepted")
-        await self.post(ev.MessageWithdrawn(message_id=message_id))
+        self.record(ev.MessageWithdrawn(message_id=message_id))
         await self.sync()
 
     async def answer(
@@ -148,20 +165,20 @@ class Session:
         """Answer the question about one call. Raises SessionError if nobody asks about it."""
         if decision not in ("allow", "deny"):
             raise DefinitionError(f"decision must be 'allow' or 'deny', not {decision!r}")
+        await self.barrier.quiet()
         asked = next((entry for entry in self.questions if entry.call.id == call_id), None)
         if asked is None:
             raise SessionError(f"no question is open about call {call_id!r}")
         answered = ev.ApprovalAnswered(
             call_id=call_id, decision=decision, sha256=asked.question, by=by, rule=rule, note=clean(note)
         )
-        await self.post(answered)
+        self.record(answered)
         await self.sync()
-        self._wake()
+        self.wake()
 
     def cancel(self, reason: str = "", by: str = "caller") -> None:
         """Stop the run under way: no further model call, nothing left running. Returns at once."""
-        begun = self.unfinished or (self._run is not None and not self._run.finished)
-        if self._cancel is None and begun:
+        if self._cancel is None and self._run is not None and self._run.under_way:
             self._cancel = ev.CancelRequested(by=by, reason=clean(reason))
             self._interrupt()
 
@@ -173,14 +190,6 @@ class Session:
             await self.kit.on_close()
         self.hub.close()
         self.journal.close()
-
-    def _readable(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise DefinitionError(f"a message is a string, not {type(text).__name__}")
-        if not text.strip():
-            raise SessionError("a blank message says nothing; it was not accepted")
-        if len(text) > self.limits.max_prompt:
-            raise SessionError(f"the message has {len(text)} characters; max_prompt is {self.limits.max_prompt}")
 
     # -- recording -------------------------------------------------------------------------------------
 
@@ -199,7 +208,11 @@ class Session:
             if type(event) is ev.RunStarted:
                 run_id = event.run_id
             ev.stamp_time(event, now, run_id, elapsed)
-        self.journal.append(events)
+        try:
+            self.journal.append(events)
+        except JournalPoisoned as error:
+            self._poisoned(error)
+            raise
         self._part = 0
         for event in events:
             self.state.apply(event)
@@ -213,54 +226,63 @@ class Session:
         The next side effect happens in a task that is still to be scheduled, so that whoever was woken by
         these events runs before it and may cancel it.
         """
-        await self.post(*events)
-        if self.hub.lockstep is not None:
-            await self.hub.lockstep.drained(0)
-
-    async def post(self, *events: ev.Event) -> None:
-        """Record what comes from outside the driver. It waits for no iterator: its caller may be the one who
-        iterates. Never while a sync is under way."""
-        while self._syncing is not None:
-            await asyncio.shield(self._syncing)
+        if self.barrier.under_way is not None:
+            await self.barrier.quiet()
         self.record(*events)
+        if self.hub.lockstep is not None:
+            await self._stepped(self.hub.lockstep)
 
     async def finish(self, ending: ev.RunFinished) -> None:
         """Record the ending, and show it only when it is on disk."""
-        while self._syncing is not None:
-            await asyncio.shield(self._syncing)
+        await self.barrier.quiet()
         self._write((ending,))
+        self._ending = ending
         await self.sync()
-        self.hub.publish(ending)
+        self._synced(None)
         if self.hub.lockstep is not None:
-            await self.hub.lockstep.drained(0)
+            await self._stepped(self.hub.lockstep)
+
+    async def _stepped(self, lockstep: Lockstep) -> None:
+        """Return when the caller's iterator has come back for more."""
+        try:
+            await lockstep.drained(0)
+        except asyncio.CancelledError:
+            if not self.absorb():
+                raise
 
     async def show(self, event: ev.Event) -> None:
-        """Show a transient event: it takes the last stored `seq` and the next `part`."""
+        """Show a transient event, no faster than the caller's iterator takes them."""
+        self.present(event)
+        await self.hub.passed()
+
+    def present(self, event: ev.Event) -> None:
+        """Hand out a transient event: it takes the last stored `seq` and the next `part`."""
         self._part += 1
         run = self.state.run
         ev.stamp_time(event, self._now(), run.run_id if run is not None else "", self._elapsed())
         ev.stamp(event, self.journal.head, self._part)
         self.hub.publish(event)
-        await self.hub.passed()
 
     async def sync(self) -> None:
         """The barrier: everything recorded so far survives a power cut when this returns."""
-        while self._syncing is not None:
-            await asyncio.shield(self._syncing)
-        if self.journal.synced >= self.journal.head:
-            return
-        self._syncing = asyncio.get_running_loop().create_future()
-        try:
-            await self.journal.sync()
-        finally:
-            self._syncing.set_result(None)
-            self._syncing = None
+        await self.barrier.sync()
+
+    def _synced(self, error: JournalPoisoned | None) -> None:
+        """A sync has ended, and nobody who waited for it has run yet."""
+        if error is not None:
+            self._poisoned(error)
+        elif self._ending is not None and self.journal.synced >= self._ending.seq:
+            self.hub.publish(self._ending)
+            self._ending = None
 
     # -- driving ---------------------------------------------------------------------------------------
 
     async def _begin(self, prompt: str | None, start: Sequence[Message], first_request: int) -> None:
         """Record the run's beginning, on disk before anything is done for it."""
         self.crew.rest()
+        run = self.state.run
+        if prompt is not None and run is not None and run.active and (run.cancelled or run.clock or run.error):
+            await self.pump()  # it lacks nothing but its ending, and could not answer the prompt
         self._since = self._monotonic()
         self._base = self.state.run.elapsed if self.unfinished and self.state.run is not None else 0.0
         events: list[ev.Event] = [
@@ -292,6 +314,8 @@ class Session:
     async def pump(self) -> Wait:
         """Decide and perform until nothing can happen by itself."""
         while True:
+            if self.barrier.under_way is not None:
+                await self.barrier.quiet()  # from here to what is recorded nothing else happens
             await self.note_interrupt()
             action = decide(self.state, self.rules)
             if isinstance(action, Wait):
@@ -302,12 +326,15 @@ class Session:
                 await self.emit(ev.SessionSnapshot(needed=0, state=msgspec.Raw(self.state.snapshot())))
 
     async def woken(self) -> None:
-        """Return when a question was answered, or the run was interrupted."""
+        """Return when a question was answered, the approver spoke, or the run was interrupted."""
         if not self.questions or self.interrupted:
             return
         self._woken = asyncio.get_running_loop().create_future()
         try:
             await self._woken
+        except asyncio.CancelledError:
+            if not self.absorb():
+                raise
         finally:
             self._woken = None
 
@@ -318,7 +345,22 @@ class Session:
 
     @property
     def interrupted(self) -> bool:
-        return self._cancel is not None or self._rang
+        return self._cancel is not None or self._rang or self._poison is not None
+
+    def absorb(self) -> bool:
+        """Was the driver's own task cancelled, as by a loop that shuts down? That cancels the run, and no more."""
+        task = asyncio.current_task()
+        if task is None or self._run is None or not self._run.drives(task) or not task.cancelling():
+            return False
+        while task.uncancel():
+            pass
+        self.cancel("the task was cancelled", by="asyncio")
+        return True
+
+    def _poisoned(self, error: JournalPoisoned) -> None:
+        """Nothing can be recorded any more: the run under way ends at once."""
+        self._poison = error
+        self._interrupt()
 
     def why_interrupted(self) -> str:
         if self._cancel is None:
@@ -327,12 +369,17 @@ class Session:
         return f"the run was cancelled: {reason}" if reason else "the run was cancelled"
 
     async def note_interrupt(self) -> None:
-        """Record a wanted cancel or a passed deadline, once, before its consequences."""
+        """Record a wanted cancel or a passed deadline, once, before its consequences.
+
+        Raises JournalPoisoned if nothing can be recorded any more.
+        """
+        if self._poison is not None:
+            raise self._poison
         run = self.state.run
         if run is None or not run.active:
             return
         if self._cancel is not None and not run.cancelled:
-            await self.emit(self._cancel)
+            await self.emit(msgspec.structs.replace(self._cancel))
         if self._rang and run.clock is None:
             await self.emit(ev.ClockPassed(limit="max_seconds", seconds=self.limits.max_seconds or 0.0))
 
@@ -340,67 +387,11 @@ class Session:
         if self.hub.lockstep is not None:
             self.hub.lockstep.let_go()
         self.crew.interrupt()
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
-
-    # -- for `perform` ---------------------------------------------------------------------------------
-
-    def unprojected(self, carries: tuple[str, ...]) -> list[Message]:
-        """What the next request says beyond the last one."""
-        return [*self.state.transcript[self.projected :], *self.state.outgoing(carries)]
-
-    def context(self, entry: OpenCall) -> Context:
-        directory = self.journal.directory
-        return Context(
-            call_id=entry.call.id,
-            idempotency_key=entry.key or f"{self.id}:{entry.call.id}",
-            workspace=self.kit.workspace,
-            outputs=directory / "outputs" if directory is not None else None,
-            deps=self.kit.deps,
-            found=entry.found,
-        )
-
-    def progress(self, call_id: str) -> Callable[[str], None]:
-        """A tool's way to show a line, callable from any thread."""
-        loop = asyncio.get_running_loop()
-
-        def show(text: str) -> None:
-            self._part += 1
-            event = ev.ToolOutput(call_id=call_id, text=clean(str(text)))
-            run = self.state.run
-            ev.stamp_time(event, self._now(), run.run_id if run is not None else "", self._elapsed())
-            ev.stamp(event, self.journal.head, self._part)
-            self.hub.publish(event)
-
-        def progress(text: str) -> None:
-            try:
-                loop.call_soon_threadsafe(show, text)
-            except RuntimeError:  # the loop is closed: nobody watches any more
-                pass
-
-        return progress
-
-    def question(self, entry: OpenCall) -> ev.Question:
-        """The question open about a call, as it was recorded."""
-        return ev.Question(
-            call_id=entry.call.id,
-            name=entry.call.name,
-            sha256=entry.question,
-            reason=entry.reason,
-            about=entry.about,
-            found=entry.found,
-            arguments=entry.call.arguments,
-        )
-
-    def follow(self, after: int, done: Callable[[], bool]) -> Lockstep:
-        """The caller's own iterator. There is one at a time."""
-        if self.hub.lockstep is not None:
-            raise SessionError("this run is already iterated; use session.watch() for more eyes")
-        self.hub.lockstep = Lockstep(self.hub, self.journal.read(after), done)
-        return self.hub.lockstep
 
 
 def new_session_id(now: float, token: Any = secrets.token_hex) -> str:
