@@ -13,6 +13,7 @@ from workshop import Script, workshop
 from workshop_model import Block, Piece
 
 import latchstep as ls
+from latchstep.core.message import clean
 
 from .s0 import CALL, LOOPED, QUESTION, Answering, accepted, collect, refused, result
 
@@ -81,7 +82,7 @@ def test_s0_05_any_cut_of_the_same_content_agrees(content: list[str | None], dat
     cuts = st.lists(st.integers(0, 5), min_size=len(blocks), max_size=len(blocks))
     ended = accepted(Answering(pieces(blocks, data.draw(cuts)), pieces(blocks, data.draw(cuts))))
     said = "".join(block.text for block in blocks if isinstance(block, ls.Text))
-    assert "".join(ended.messages[1].text.split()) == "".join(said.split())
+    assert "".join(clean(ended.messages[1].text).split()) == "".join(clean(said).split())
     assert list(ended.messages[1].calls) == [block for block in blocks if isinstance(block, ls.ToolCall)]
 
 
