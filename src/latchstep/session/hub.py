@@ -13,7 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from latchstep.core.event import TRANSIENT, Event, ModelDelta
+from latchstep.core.rules import Limits
 from latchstep.errors import SessionError
+
+AHEAD = Limits().max_ahead
+"""Transient events that may lie between the driver and the caller's iterator, unless the limits say otherwise."""
 
 QUEUE = 1024
 """Events a watcher may lag behind before it is sent to the journal; beyond it the caller's iterator loses deltas."""
@@ -156,7 +160,7 @@ class Hub:
     """All who watch one session. ahead: transient events that may lie between the driver and the caller's
     iterator; with 0 it waits after each."""
 
-    def __init__(self, ahead: int) -> None:
+    def __init__(self, ahead: int = AHEAD) -> None:
         self._ahead = ahead
         self.lockstep: Lockstep | None = None
         self.watchers: set[Watcher] = set()
