@@ -53,7 +53,7 @@ def test_all_questions_of_a_turn_are_asked_together_before_anything_runs() -> No
         assert log == ["look", "act 1"]
         denied = results(result)[2]
         assert (denied.outcome, denied.is_error) == ("denied", False)
-        assert denied.text == "Declined by me: not now. The call was not run."
+        assert denied.text == "This call was declined by me: not now. It was not run."
         assert [e.call_id for e in journal.of(ev.ToolStarted)][1:] == ["a"]
 
     go(main())
@@ -303,6 +303,6 @@ def test_a_policy_that_fails_or_refuses_permits_nothing(policy: Any) -> None:
         assert (result.status, log) == ("completed", [])
         (refused,) = results(result)
         assert (refused.outcome, refused.is_error) == ("denied", False)
-        assert "Declined" in refused.text
+        assert "declined" in refused.text
 
     go(main())

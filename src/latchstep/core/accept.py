@@ -37,12 +37,12 @@ STOP_REASONS = frozenset(get_args(StopReason))
 LEGAL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """What every known provider accepts as a call id."""
 
-MAX_EMPTY = 1
-"""How often an empty answer is silently asked again."""
 
+def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> MessageCompleted | ModelFailed:
+    """The event for this answer. Deterministic: the same state and answer give the same ids.
 
-def accept(answer: Completed, state: State, origin: str) -> MessageCompleted | ModelFailed:
-    """The event for this answer. Deterministic: the same state and answer give the same ids."""
+    max_empty: how often in a row an empty answer is asked again (`Limits.max_empty`).
+    """
     request = state.request
     assert request is not None
     try:
@@ -65,7 +65,7 @@ def accept(answer: Completed, state: State, origin: str) -> MessageCompleted | M
         )
         return replace(
             failed,
-            next="ask_again" if empties < MAX_EMPTY and answer.stop_reason != "length" else "give_up",
+            next="ask_again" if empties < max_empty and answer.stop_reason != "length" else "give_up",
             usage=answer.usage,
             stop_reason=answer.stop_reason,
             raw_stop_reason=raw,

@@ -16,7 +16,10 @@ from .state import OpenCall, RunState, State
 
 
 def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
-    """Close what may not run, settle what is lost, ask what must be asked, then run the next group."""
+    """Close what may not run, settle what is lost, ask what must be asked, then run the next group.
+
+    Questions of a turn come together before any call runs, or (`in_turn`) each just before its call would.
+    """
     waiting = [entry for entry in state.turn if entry.status not in ("asked", "finished")]
     if vetoed := _vetoed(state, run, rules, waiting):
         return Note(vetoed)
@@ -41,11 +44,14 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
     if stale := [entry for entry in asks if entry.stale and rules.on_stale_approval == "abandon"]:
         abandoned = ApprovalAbandoned(call_ids=tuple(entry.call.id for entry in stale), reason="the process ended")
         return Note((abandoned, *(result(entry, "not_started", wording.abandoned(), True) for entry in stale)))
-    if asks:
+    open_question = len(waiting) < state.pending
+    if asks and rules.questions == "together":
         return Ask(tuple(entry.call.id for entry in asks), tuple(reasons))
-    if len(waiting) < state.pending:
+    if open_question:
         return Wait("answer")
-    return _group(waiting, run, rules)
+    if asks and asks[0] is waiting[0]:
+        return Ask((asks[0].call.id,), (reasons[0],))
+    return _group(list(takewhile(lambda entry: entry not in asks, waiting)), run, rules)
 
 
 def _vetoed(state: State, run: RunState, rules: Rules, waiting: list[OpenCall]) -> tuple[Event, ...]:

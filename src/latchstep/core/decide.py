@@ -72,7 +72,7 @@ def _results(state: State, run: RunState, rules: Rules) -> Action:
         return _fail(state, "MODEL_PROTOCOL_ERROR", f"the answer has calls, but its stop reason is {state.stop!r}")
     if state.stop == "length" and state.turn and run.truncations > limits.max_truncations:
         return _fail(state, "TRUNCATED", f"{run.truncations} answers with calls were cut by the output limit")
-    repeats = state.repeats() if state.turn else 1
+    repeats = state.repeats() if state.turn else 0
     if repeats >= limits.max_repeats + 2 and state.told:
         return _finish(state, "stalled", ErrorInfo("STALLED", f"the same calls gave the same results {repeats} times"))
     if (over := _over(state, run, rules)) is not None:

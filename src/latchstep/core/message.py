@@ -134,7 +134,7 @@ def user(text: str, id: str = "") -> Message:
 
 
 def tool_message(result: ToolResult) -> Message:
-    return Message("tool", (result,))
+    return Message("tool", (result,), f"tool-result-{result.call_id}")
 
 
 def clean(text: str) -> str:

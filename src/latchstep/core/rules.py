@@ -17,6 +17,10 @@ from .message import ToolCall
 
 OnDoubt = Literal["report", "ask", "fail"]
 OnStaleApproval = Literal["ask", "abandon"]
+Questions = Literal["together", "in_turn"]
+
+_MAY_BE_NONE = frozenset({"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_output"})
+_FROM_ZERO = frozenset({"max_ahead", "max_continuations", "max_empty", "max_check_rounds", "max_truncations"})
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,9 +30,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_cost: US dollars. max_seconds: wall time. max_tool_calls: calls started.
     max_repeats: identical turns (calls and results) before the model is told; two more end the run.
     max_truncations: answers with calls cut by the token limit. max_continuations: how often a text cut by
-    the token limit is asked to go on. max_check_rounds: how often failed checks go back to the model.
+    the token limit is asked to go on. max_empty: how often in a row an empty answer is asked again.
+    max_check_rounds: how often failed checks go back to the model.
+    max_output: tokens of one answer, None for the provider's own.
     max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
+    max_ahead: pieces of an answer that may be under way to the caller's iterator; 0: it is waited for.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
     """
 
@@ -40,11 +47,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_repeats: int = 3
     max_truncations: int = 3
     max_continuations: int = 0
+    max_empty: int = 1
     max_check_rounds: int = 3
+    max_output: int | None = None
     max_parallel: int = 8
     tool_timeout: float = 600.0
     stream_timeout: float = 600.0
     grace: float = 2.0
+    max_ahead: int = 32
     max_result: int = 100_000
     max_prompt: int = 4_000_000
 
@@ -52,8 +62,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             whole = name not in ("max_cost", "max_seconds", "tool_timeout", "stream_timeout", "grace")
-            least = 0 if name in ("max_continuations", "max_check_rounds", "max_truncations") else 1 if whole else 0.0
-            if value is None and name in ("max_tokens", "max_cost", "max_seconds", "max_tool_calls"):
+            least = 0 if name in _FROM_ZERO else 1 if whole else 0.0
+            if value is None and name in _MAY_BE_NONE:
                 continue
             right = isinstance(value, int) if whole else isinstance(value, int | float)
             if isinstance(value, bool) or not right or not value >= least:
@@ -85,6 +95,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """All that `decide` knows beside the state.
 
     known: is there a tool of this name?
+    questions: all of a turn before any call of it runs, or each immediately before its call would.
     strict_protocol: a stop reason that contradicts the calls fails the run instead of being distrusted.
     """
 
@@ -95,4 +106,5 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ()
     on_doubt: OnDoubt = "report"
     on_stale_approval: OnStaleApproval = "ask"
+    questions: Questions = "together"
     strict_protocol: bool = False

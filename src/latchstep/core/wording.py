@@ -59,7 +59,7 @@ def settled(done: bool) -> str:
 def denied(reason: str, by: str = "") -> str:
     who = f" by {by}" if by else ""
     because = f": {reason}" if reason else ""
-    return f"Declined{who}{because}. The call was not run."
+    return f"This call was declined{who}{because}. It was not run."
 
 
 def timed_out(seconds: float, captured: str = "") -> str:

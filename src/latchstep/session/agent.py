@@ -9,7 +9,7 @@ from typing import Any
 
 from latchstep.core.event import SessionCreated
 from latchstep.core.message import Message
-from latchstep.core.rules import Limits, OnDoubt
+from latchstep.core.rules import Limits, OnDoubt, Questions
 from latchstep.errors import DefinitionError
 from latchstep.journal.base import Journal, MemoryJournal
 
@@ -108,15 +108,17 @@ def run_loop(
     limits: Limits | None = None,
     journal: Journal | None = None,
     policy: Policy | None = None,
+    approve: Callable[..., Any] | None = None,
+    questions: Questions = "together",
     strict_protocol: bool = False,
     first_request: int = 1,
 ) -> Run:
     """The loop itself, for those who bring everything: a run over these messages.
 
     Await it for its result, or iterate it for its events. The messages are recorded as they are and
-    repaired only on their way to the model.
+    repaired only on their way to the model. approve: see `Agent`; questions: see `Rules`.
     """
-    kit = build_kit(model, tools, system)
-    rules = build_rules(kit, limits=limits, policy=policy, strict_protocol=strict_protocol)
+    kit = build_kit(model, tools, system, approve=approve)
+    rules = build_rules(kit, limits=limits, policy=policy, questions=questions, strict_protocol=strict_protocol)
     session = Session(journal or memory_journal(), kit, rules)
     return session.stream(start=tuple(messages), first_request=first_request)

@@ -9,7 +9,7 @@ from typing import Any
 
 from latchstep.core import wording
 from latchstep.core.message import ToolCall, clean
-from latchstep.core.rules import RUN, Limits, OnDoubt, OnStaleApproval, Rules, Traits, Verdict
+from latchstep.core.rules import RUN, Limits, OnDoubt, OnStaleApproval, Questions, Rules, Traits, Verdict
 from latchstep.errors import DefinitionError
 from latchstep.model.base import Model
 from latchstep.tool.base import Tool
@@ -88,6 +88,7 @@ def build_rules(
     checks: Sequence[str] = (),
     on_doubt: OnDoubt = "report",
     on_stale_approval: OnStaleApproval = "ask",
+    questions: Questions = "together",
     strict_protocol: bool = False,
 ) -> Rules:
     """The rules over a kit. Raises DefinitionError for a choice that does not exist."""
@@ -95,6 +96,8 @@ def build_rules(
         raise DefinitionError(f"on_doubt must be 'report', 'ask' or 'fail', not {on_doubt!r}")
     if on_stale_approval not in ("ask", "abandon"):
         raise DefinitionError(f"on_stale_approval must be 'ask' or 'abandon', not {on_stale_approval!r}")
+    if questions not in ("together", "in_turn"):
+        raise DefinitionError(f"questions must be 'together' or 'in_turn', not {questions!r}")
     if isinstance(checks, str) or not all(isinstance(command, str) and command.strip() for command in checks):
         raise DefinitionError("checks is a list of commands")
     if limits is not None and not isinstance(limits, Limits):
@@ -118,6 +121,7 @@ def build_rules(
         checks=tuple(checks),
         on_doubt=on_doubt,
         on_stale_approval=on_stale_approval,
+        questions=questions,
         strict_protocol=strict_protocol,
     )
 

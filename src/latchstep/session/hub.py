@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from latchstep.core.event import TRANSIENT, Event, ModelDelta, RunFinished
+from latchstep.core.rules import Limits
 from latchstep.errors import SessionError
 
-AHEAD = 32
-"""Transient events that may lie between the driver and the caller's iterator."""
+AHEAD = Limits().max_ahead
+"""Transient events that may lie between the driver and the caller's iterator, unless the limits say otherwise."""
 
 QUEUE = 1024
 """Events a watcher may lag behind before it is sent to the journal; beyond it the caller's iterator loses deltas."""
@@ -161,9 +162,11 @@ class Watcher:
 
 
 class Hub:
-    """All who watch one session."""
+    """All who watch one session. ahead: transient events that may lie between the driver and the caller's
+    iterator; with 0 it waits after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: int = AHEAD) -> None:
+        self._ahead = ahead
         self.lockstep: Lockstep | None = None
         self.watchers: set[Watcher] = set()
         self.closed = False
@@ -203,8 +206,8 @@ class Hub:
         """After a transient event: bounded run-ahead, and a cancel still gets in."""
         self._unyielded += 1
         if self.lockstep is not None:
-            await self.lockstep.drained(AHEAD)
-        if self._unyielded >= AHEAD:
+            await self.lockstep.drained(self._ahead)
+        if self._unyielded >= self._ahead:
             self._unyielded = 0
             await asyncio.sleep(0)
 

@@ -46,6 +46,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         tools=session.kit.specs,
         place=session.state.place,
         attempt=action.attempt,
+        max_output=session.limits.max_output,
         options=session.kit.options,
         sha256=digest,
     )
@@ -60,7 +61,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         await session.emit(_failure(session, error))
         return
     session.kit.forget_calls()
-    await session.emit(accept(ended.value, session.state, session.kit.model.name))
+    await session.emit(accept(ended.value, session.state, session.kit.model.name, session.limits.max_empty))
 
 
 def _unprojected(session: Session, carries: tuple[str, ...]) -> list[Message]:

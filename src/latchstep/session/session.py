@@ -57,7 +57,7 @@ class Session:
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         self.journal, self.kit, self.rules, self.limits = journal, kit, rules, rules.limits
-        self.hub = Hub()
+        self.hub = Hub(rules.limits.max_ahead)
         self.projection = Projection()
         self.projected = 0
         self._now, self._monotonic, self._new_id = now, monotonic, new_id
