@@ -18,10 +18,10 @@ from pathlib import Path
 from latchstep.core import event as ev
 from latchstep.core.printable import printable
 from latchstep.core.state import fold
+from latchstep.journal.base import new_session_id
 from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store, default_root
 from latchstep.session.blocking import run_blocking
-from latchstep.session.session import new_session_id
 
 from .demo_script import TEST, demo_model
 from .human import summary

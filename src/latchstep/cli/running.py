@@ -20,14 +20,14 @@ from latchstep.core.printable import printable
 from latchstep.core.rules import Limits
 from latchstep.core.state import State, fold
 from latchstep.errors import DefinitionError, ModelError, SessionError
-from latchstep.journal.base import Journal
+from latchstep.journal.base import Journal, new_session_id
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
 from latchstep.session.blocking import run_blocking
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
-from latchstep.session.session import Session, new_session_id
+from latchstep.session.session import Session
 
 from .asking import ask
 from .human import Human, closing

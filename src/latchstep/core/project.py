@@ -85,7 +85,10 @@ class Projection:
         for call, wire in zip(message.calls, sent.calls, strict=True):
             found = results.get(call.id)
             result = found.pop(0) if found else ToolResult(call.id, call.name, MISSING, "interrupted", True)
-            self._put(tool_message(replace(result, call_id=wire.id, content=_said(result.content))))
+            content = _said(result.content)
+            if wire.id != result.call_id or content is not result.content:
+                result = replace(result, call_id=wire.id, content=content)
+            self._put(tool_message(result))
 
     def _put(self, message: Message) -> None:
         self.messages.append(message)
@@ -133,4 +136,5 @@ def _said(content: str | tuple[Text | Image, ...]) -> str | tuple[Text | Image, 
     """What a result says, without blank parts; a fixed marker for nothing."""
     if isinstance(content, str):
         return content if content.strip() else NO_OUTPUT
-    return tuple(part for part in content if isinstance(part, Image) or part.text.strip()) or NO_OUTPUT
+    said = tuple(part for part in content if isinstance(part, Image) or part.text.strip())
+    return content if said == content else said or NO_OUTPUT

@@ -6,7 +6,9 @@ returned `sync` covered survives a power cut; after an error nothing more is wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -110,3 +112,8 @@ class MemoryJournal:
 
     def close(self) -> None:
         self._closed = True
+
+
+def new_session_id(now: float, token: Callable[[int], str] = secrets.token_hex) -> str:
+    """`YYYYMMDD-HHMMSS-xxxxxx` in UTC: sorts by time, and is unique without asking anyone."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + "-" + token(3)

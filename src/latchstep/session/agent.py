@@ -11,13 +11,13 @@ from latchstep.core.event import SessionCreated
 from latchstep.core.message import Message
 from latchstep.core.rules import Limits, OnDoubt, Questions
 from latchstep.errors import DefinitionError
-from latchstep.journal.base import Journal, MemoryJournal
+from latchstep.journal.base import Journal, MemoryJournal, new_session_id
 
 from .blocking import run_blocking
 from .build import Policy, build_kit, build_rules
 from .check import checker
 from .run import Run, RunResult
-from .session import Session, new_session_id
+from .session import Session
 
 
 class Agent:

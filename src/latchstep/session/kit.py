@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,6 +29,7 @@ async def no_checks(command: str) -> tuple[int | None, str]:
 class Kit:
     """Everything a run uses and no event decides. Stable over a session: its prompt digest is recorded.
 
+    coroutines: names of the tools whose function is `async def`.
     on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
     on_close(): ends what belongs to the session, such as its spawner.
     """
@@ -45,12 +47,14 @@ class Kit:
     head: str = ""
     on_open: Callable[[dict[str, str]], None] = lambda seen: None
     on_close: Callable[[], Awaitable[None]] | None = None
+    coroutines: frozenset[str] = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
     specs_json: bytes = field(init=False)
     prompt_digest: bytes = field(init=False)
     _valid: dict[int, tuple[ToolCall, dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.coroutines = frozenset(name for name, t in self.tools.items() if inspect.iscoroutinefunction(t.function))
         self.specs = tuple(ToolSpec(t.name, t.description, t.schema) for t in self.tools.values())
         self.specs_json = msgspec.json.encode(self.specs, order="sorted")
         self.prompt_digest = sha256(self.system.encode() + b"\0" + self.specs_json).digest()

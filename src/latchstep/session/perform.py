@@ -51,14 +51,14 @@ def fingerprint(name: str, arguments: dict[str, Any], found: Any) -> str:
 async def perform(session: Session, action: Action) -> None:
     """Do what `decide` said. An action without a case here is a broken promise, not a no-op."""
     match action:
-        case Note(events=(RunFinished() as ending,)):
-            await session.finish(ending)
-        case Note():
-            await session.emit(*action.events)
         case CallModel():
             await call_model(session, action)
         case RunTools():
             await run_tools(session, action)
+        case Note(events=(RunFinished() as ending,)):
+            await session.finish(ending)
+        case Note():
+            await session.emit(*action.events)
         case Ask():
             await ask(session, action)
         case Settle():
@@ -185,13 +185,15 @@ async def _run_group(session: Session, entries: list[OpenCall], contexts: dict[s
         arguments = dict(session.kit.validated(entry.call))
         if tool.context:
             arguments[tool.context] = context
-        if tool.thread or inspect.iscoroutinefunction(tool.function):
-            work = _run(tool.function, (), tool.thread, arguments)
-            crew.start(entry.call.id, work, tool.timeout or session.limits.tool_timeout)
+        seconds = tool.timeout or session.limits.tool_timeout
+        if tool.name in session.kit.coroutines:
+            crew.start(entry.call.id, tool.function(**arguments), seconds)
+        elif tool.thread:
+            crew.start(entry.call.id, _run(tool.function, (), True, arguments), seconds)
         else:
             value, error = _call(tool.function, arguments)
             if inspect.isawaitable(value):
-                crew.start(entry.call.id, _awaited(value), tool.timeout or session.limits.tool_timeout)
+                crew.start(entry.call.id, _awaited(value), seconds)
             else:
                 crew.did(entry.call.id, value, error)
     while (ended := await crew.next()) is not None:

@@ -152,6 +152,8 @@ def render(value: Any) -> Output:
             return Output(clean_output(value))
         case None:
             return Output("(no output)")
+        case int() if abs(value) < 2**63:
+            return Output("true" if value is True else "false" if value is False else str(value))
         case bytes() | bytearray() | memoryview():
             return Output(f"(binary, {memoryview(value).nbytes} bytes)")
         case Text() | Image():
