@@ -263,15 +263,18 @@ def test_sessions_that_share_an_agent_and_call_ids_keep_their_own_arguments() ->
             return text
 
         def answer(request: Any) -> Any:
-            said = request.messages[0].text
+            return call("note", "call_0", text=request.messages[0].text)
 
-            async def wait() -> Any:
-                await meet.wait()
-                return call("note", "call_0", text=said)
+        async def approve(question: ev.Question) -> bool:
+            await meet.wait()
+            return True
 
-            return wait()
-
-        agent = ls.Agent(ls.ScriptedModel([answer, "done"]), [note])
+        agent = ls.Agent(
+            ls.ScriptedModel([answer, "done"]),
+            [note],
+            policy=lambda call, traits: ls.Verdict("ask", "?"),
+            approve=approve,
+        )
         both = await asyncio.gather(agent.run("one"), agent.run("two"))
         assert sorted(got) == ["one", "two"]
         assert [results(r)[0].text for r in both] == ["one", "two"]
