@@ -554,3 +554,9 @@ def test_text_and_details_of_an_output_are_cleaned() -> None:
     for wrong in (Output(5), Output((1,)), Output("", details=object()), Output("", details=math.nan)):  # type: ignore[arg-type]
         with pytest.raises(ToolError, match="the tool returned"):
             render(wrong)
+
+
+@pytest.mark.parametrize("outcome", ["denied", "not_started", "rejected", "truncated", "fine"])
+def test_a_tool_cannot_say_what_is_not_its_to_say(outcome: str) -> None:
+    with pytest.raises(ToolError, match=outcome):
+        render(Output("x", outcome=outcome))  # type: ignore[arg-type]

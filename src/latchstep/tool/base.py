@@ -23,7 +23,7 @@ class Output(msgspec.Struct, frozen=True):
     """What a tool may return when plain text is not enough.
 
     content: for the model. details: for people and programs, JSON-like, never sent to the model.
-    outcome: `ok`, `error` or `timed_out`; is_error: what the wire's error flag says.
+    outcome: `ok`, `error`, `timed_out` or `interrupted`; is_error: what the wire's error flag says.
     output: name of a file in the session's `outputs/` that holds the whole of what `content` cuts.
     """
 

@@ -140,12 +140,18 @@ def _check_options(label: str, effect: Any, replay: Any, timeout: Any, **functio
         raise DefinitionError(f"tool {label!r}: timeout is {timeout!r}; it must be a positive number of seconds")
 
 
+OUTCOMES = ("ok", "error", "timed_out", "interrupted")
+"""What a tool may say of itself. That a call was denied, rejected, cut or never started is not its to say."""
+
+
 def render(value: Any) -> Output:
     """What a tool returned, as the model reads it: text as it is, data as compact JSON, nothing as a word.
 
     Control characters and escape sequences are taken out of all text. Raises ToolError for what has no text.
     """
     match value:
+        case Output() if value.outcome not in OUTCOMES:
+            raise ToolError(f"the tool claimed outcome {value.outcome!r}; a tool may say {', '.join(OUTCOMES)}")
         case Output():
             return Output(_content(value.content), _details(value.details), value.outcome, value.is_error, value.output)
         case str():
