@@ -206,7 +206,8 @@ def _own_root() -> Path | None:
 
 def _ourselves() -> str:
     """How we were called: by name, or as a module of an interpreter."""
-    return f"{shlex.quote(sys.executable)} -m latchstep" if sys.argv[0].endswith("__main__.py") else "latchstep"
+    as_module = sys.orig_argv[1:3] == ["-m", "latchstep"]
+    return f"{shlex.quote(sys.executable)} -m latchstep" if as_module else "latchstep"
 
 
 def _diff(root: Path) -> Iterator[str]:

@@ -107,6 +107,8 @@ class Human:
     def _failed(self, event: ev.ModelFailed) -> None:
         self._busy.pop(event.request_id, None)
         self._streamed = ""
+        if event.next == "give_up":  # the run ends with these words
+            return
         after = f"; asking again in {event.retry_in:.0f} s" if event.next == "retry" else ""
         after = "; asking again" if event.next == "ask_again" else after
         kind = event.kind.removeprefix("MODEL_").lower().replace("_", " ")

@@ -115,10 +115,15 @@ def doctor() -> int:
 def main() -> None:
     """Entry point of the `latchstep` command."""
     _complete_streams()
-    status = _status_of(lambda: int(cli.main(standalone_mode=False) or 0))
-    if _status_of(_flush) != 0:  # what is left in the buffer goes nowhere, and shall not be tried again at the exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        status = status or 1
+    arguments = sys.argv[1:]
+    sys.argv = ["latchstep", *(name for name in arguments[:1] if name in cli.commands)]  # a lock names us by it
+    status = _status_of(lambda: int(cli.main(arguments, prog_name="latchstep", standalone_mode=False) or 0))
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        text = f"the output could not be written: {error}"
+        status = status or _say(lambda: _complain(text), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer shall not be tried again at the exit
     sys.exit(status)
 
 
@@ -152,14 +157,6 @@ def _say(words: Callable[[], object], status: int) -> int:
     except (OSError, ValueError):  # nobody hears it; the status says it
         pass
     return status
-
-
-def _flush() -> int:
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError) as error:
-        raise OutputLost(getattr(error, "strerror", None) or str(error)) from error
-    return 0
 
 
 def _complete_streams() -> None:
