@@ -60,7 +60,8 @@ def show_session(prefix: str, as_json: bool) -> int:
         for event in read_journal(directory):
             story.tell(event)
     except JournalError:
-        screen.line(screen.style("here the story ends: what follows does not verify", "red"))
+        if story.began:
+            screen.line(screen.style("here the story ends: what follows does not verify", "red"))
         raise
     story.end()
     return _verified(store, session_id, screen)
@@ -70,7 +71,8 @@ def _verified(store: Store, session_id: str, screen: Screen | None) -> int:
     """What only a verification of everything finds: a torn end, which is no damage, and blobs, which are."""
     report = store.verify(session_id)
     if report.torn and screen is not None:
-        screen.line(screen.style(f"(a line that was never written whole is left out: {printable(report.torn)})", "dim"))
+        end = f"{printable(report.torn)}, and nothing proves that it was ever acknowledged"
+        screen.line(screen.style(f"(the record ends in what does not verify, and is not told: {end})", "yellow"))
     if report.blobs:
         raise JournalError(f"{len(report.blobs)} of its blobs do not verify: {', '.join(report.blobs)}")
     return 0 if report.sound else DAMAGED
@@ -82,11 +84,11 @@ class Story:
     def __init__(self, screen: Screen, session_id: str, where: str) -> None:
         self.screen, self.session_id, self.where = screen, session_id, where
         self.human = Human(screen)
-        self.running = False
+        self.began = self.running = False
         self.calls: dict[str, str] = {}
 
     def tell(self, event: ev.Event) -> None:
-        screen = self.screen
+        screen, self.began = self.screen, True
         match event:
             case ev.SessionCreated():
                 where = printable(event.workspace) or "no workspace"
