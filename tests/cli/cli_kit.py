@@ -40,6 +40,7 @@ class Home:
         self.workspace = folder / "ws"
         self.workspace.mkdir()
         (folder / "home").mkdir()
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def env(self, **more: str | None) -> dict[str, str]:
         """The environment: no key, no proxy, nothing of ours. A value of None leaves a variable out."""
@@ -65,14 +66,24 @@ class Home:
             "start_new_session": True,
             **options,
         }
-        return subprocess.Popen([sys.executable, *python, *MODULE, *args], env=self.env(**(env or {})), **given)
+        process = subprocess.Popen([sys.executable, *python, *MODULE, *args], env=self.env(**(env or {})), **given)
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a failing test left running."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            with process:
+                pass
 
     def run(
         self, *args: str | bytes, stdin: bytes = b"", env: dict[str, str | None] | None = None, **options: Any
     ) -> Done:
         """Run to the end."""
-        with self.start(*args, env=env, stdin=subprocess.PIPE, **options) as process:
-            out, err = process.communicate(stdin, timeout=PATIENCE)
+        process = self.start(*args, env=env, stdin=subprocess.PIPE, **options)
+        out, err = process.communicate(stdin, timeout=PATIENCE)
         return Done(process.returncode, out or b"", err or b"")
 
     def sessions(self) -> list[Path]:
@@ -243,7 +254,12 @@ def three_pids(home: Home) -> list[int]:
     return list(found)
 
 
-def stop(process: subprocess.Popen[bytes], number: signal.Signals) -> Done:
-    process.send_signal(number)
+def ended(process: subprocess.Popen[bytes]) -> Done:
+    """Wait for the end of one that was started before."""
     out, err = process.communicate(timeout=PATIENCE)
     return Done(process.returncode, out, err)
+
+
+def stop(process: subprocess.Popen[bytes], number: signal.Signals) -> Done:
+    process.send_signal(number)
+    return ended(process)

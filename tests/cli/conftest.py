@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,5 +11,7 @@ from tests.cli.cli_kit import Home
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path) -> Iterator[Home]:
+    machine = Home(tmp_path)
+    yield machine
+    machine.close()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,31 +43,44 @@ def is_cancelled(home: Home, done: Done, reason: str) -> None:
     assert Store(home.state).verify(home.session().name).sound
 
 
-@pytest.mark.parametrize("number", ENDING)
-def test_a_signal_while_a_command_runs_ends_all_of_it(home: Home, number: signal.Signals) -> None:
-    with StrictChat([bash(DEEP), text_answer("Back again.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--mode", "unconfined")
-        pids = three_pids(home)
-        is_cancelled(home, stop(process, number), number.name)
-        assert not any(alive(pid) for pid in pids)
+def machines(folder: Path) -> Iterator[tuple[signal.Signals, Home]]:
+    """A machine for each signal, so that all three can be tried at once."""
+    for number in ENDING:
+        (folder / number.name).mkdir()
+        yield number, Home(folder / number.name)
+
+
+def test_a_signal_while_a_command_runs_ends_all_of_it(tmp_path: Path) -> None:
+    with StrictChat([bash(DEEP)] * 3) as server:
+        started = [
+            (number, home, home.start("run", "go", "--base-url", server.url, "--mode", "unconfined"))
+            for number, home in machines(tmp_path)
+        ]
+        for number, home, process in started:
+            pids = three_pids(home)
+            is_cancelled(home, stop(process, number), number.name)
+            assert not any(alive(pid) for pid in pids)
+        server.scripts = [text_answer("Back again.")]
         again = home.run("resume", "--session", home.session().name, "go on")
-        told = [m["content"] for m in server.requests[1]["messages"] if m["role"] == "tool"]
+        told = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
     assert again.status == 0, again
     assert told[0].startswith("Interrupted: this call had started and was stopped")
 
 
-@pytest.mark.parametrize("number", ENDING)
-def test_a_signal_while_the_model_speaks_keeps_what_is_whole(home: Home, number: signal.Signals) -> None:
-    with StrictChat([begun("Half a sent", "#STALL")]) as server:
-        process = home.start("run", "go", "--base-url", server.url)
-        assert process.stdout is not None
-        shown = b""
-        while b"Half a sent" not in shown:
-            shown += os.read(process.stdout.fileno(), 4096)
-        done = stop(process, number)
+def test_a_signal_while_the_model_speaks_keeps_what_is_whole(tmp_path: Path) -> None:
+    with StrictChat([begun("Half a sent", "#STALL")] * 3) as server:
+        started = [
+            (number, home, home.start("run", "go", "--base-url", server.url)) for number, home in machines(tmp_path)
+        ]
+        for number, home, process in started:
+            assert process.stdout is not None
+            shown = b""
+            while b"Half a sent" not in shown:
+                shown += os.read(process.stdout.fileno(), 4096)
+            done = stop(process, number)
+            is_cancelled(home, Done(done.status, shown + done.raw, done.raw_err), number.name)
+            assert not any("Half" in str(event) for event in home.events())
         server.wait(lambda: server.open == 0)
-    is_cancelled(home, Done(done.status, shown + done.raw, done.raw_err), number.name)
-    assert not any("Half" in str(event) for event in home.events())
 
 
 def test_a_signal_while_a_check_runs(home: Home) -> None:
@@ -212,9 +226,11 @@ def test_a_reader_that_goes_away_cancels_the_run(home: Home) -> None:
     with StrictChat([bash("sleep 0.2"), *[bash("true", f"call-{at}") for at in range(2, 9)]]) as server:
         process = home.start("run", "go", "--base-url", server.url, "--mode", "unconfined")
         assert process.stdout is not None
-        process.stdout.readline()
-        process.stdout.close()
         assert process.stderr is not None
+        shown = b""
+        while b"go\n" not in shown:
+            shown += process.stdout.readline()
+        process.stdout.close()
         said = process.stderr.read().decode()
         assert process.wait(PATIENCE) == 130
         process.stderr.close()

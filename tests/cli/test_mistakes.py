@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 
 from latchstep.cli.running import read_task
 from latchstep.errors import DefinitionError
-from tests.cli.cli_kit import PATIENCE, Done, Home, bash, begun, edit, refused
+from tests.cli.cli_kit import Done, Home, bash, begun, edit, ended, refused
 from tests.model.strict_chat import StrictChat, text_answer
+
+Popen = subprocess.Popen[bytes]
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -24,34 +27,55 @@ LIMITED = (
 """A disk on which no file can grow over 16 KiB."""
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["run", "go"], ["--model", "LATCHSTEP_MODEL"]),
-        (["run", "go", "--model", "openai-chat:gpt"], ["OPENAI_API_KEY"]),
-        (["run", "go", "--model", "gpt"], ["OPENAI_API_KEY", "without provider"]),
-        (["run", "go", "--model", "groq:x"], ["GROQ_API_KEY"]),
-        (["run", "go", "--model", "nobody:x"], ["nobody:x", "PROVIDER:MODEL"]),
-        (["run", "go", "--model", "anthropic:x", "--base-url", NOWHERE], ["not built yet"]),
-        (["run", "go", "--base-url", "localhost:80"], ["base_url"]),
-        (["run", " \n\t ", "--base-url", NOWHERE], ["blank"]),
-        (["run", b"caf\xe9", "--base-url", NOWHERE], ["not UTF-8", "0xe9", "position 3"]),
-        (["run", "go", "--base-url", NOWHERE, "--check", b"\xff"], ["--check", "not UTF-8"]),
-        (["resume"], ["no session of", "latchstep run"]),
-        (["resume", "--session", "nope"], ["nope"]),
-        (["show", "nope"], ["nope"]),
-        (["show", "\x1b[31mx"], ["\\x1b[31mx"]),
-    ],
-    ids=lambda value: None if isinstance(value, list) and "run" not in value[:1] else str(value),
-)
-def test_a_mistake_is_one_line_and_leaves_no_session(home: Home, args: list[str | bytes], words: list[str]) -> None:
-    refused(home.run(*args), 2, *words)
+FAILING: dict[str, tuple[Any, str]] = {
+    "unreachable": (None, "network"),
+    "not json": ("what?\n", "protocol"),
+    "cut": (begun("Half an ans", "#EOF"), "protocol"),
+    "broken": (begun("Half an ans", "#RST"), "network"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, Home, Popen]]]:
+    """Runs against servers that fail, begun before the other tests here: each waits between its attempts."""
+    with ExitStack() as stack:
+        running = []
+        for name, (script, kind) in FAILING.items():
+            home = Home(tmp_path_factory.mktemp(name.replace(" ", "-")))
+            url = stack.enter_context(StrictChat([script] * 4)).url if script is not None else NOWHERE
+            running.append((kind, home, stack.enter_context(home.start("run", "go", "--base-url", url))))
+        yield running
+
+
+MISTAKES: list[tuple[list[str | bytes], list[str]]] = [
+    (["run", "go"], ["--model", "LATCHSTEP_MODEL"]),
+    (["run", "go", "--model", "openai-chat:gpt"], ["OPENAI_API_KEY"]),
+    (["run", "go", "--model", "gpt"], ["OPENAI_API_KEY", "without provider"]),
+    (["run", "go", "--model", "groq:x"], ["GROQ_API_KEY"]),
+    (["run", "go", "--model", "nobody:x"], ["nobody:x", "PROVIDER:MODEL"]),
+    (["run", "go", "--model", "anthropic:x", "--base-url", NOWHERE], ["not built yet"]),
+    (["run", "go", "--base-url", "localhost:80"], ["base_url"]),
+    (["run", " \n\t ", "--base-url", NOWHERE], ["blank"]),
+    (["run", b"caf\xe9", "--base-url", NOWHERE], ["not UTF-8", "0xe9", "position 3"]),
+    (["run", "go", "--base-url", NOWHERE, "--check", b"\xff"], ["--check", "not UTF-8"]),
+    (["resume"], ["no session of", "latchstep run"]),
+    (["resume", "--session", "nope"], ["nope"]),
+    (["show", "nope"], ["nope"]),
+    (["show", "\x1b[31mx"], ["\\x1b[31mx"]),
+]
+
+
+def test_a_mistake_is_one_line_and_leaves_no_session(home: Home) -> None:
+    started = [(home.start(*args), words) for args, words in MISTAKES]
+    for process, words in started:
+        refused(ended(process), 2, *words)
     assert home.sessions() == []
 
 
 def test_what_click_refuses_is_usage_too(home: Home) -> None:
-    for args in (["run"], ["run", "go", "--mode", "yolo"], ["run", "go", "--max-steps", "0"], ["fly"]):
-        done = home.run(*args)
+    wrong = (["run"], ["run", "go", "--mode", "yolo"], ["run", "go", "--max-steps", "0"], ["fly"])
+    for process in [home.start(*args) for args in wrong]:
+        done = ended(process)
         assert done.status == 2, done
         assert "Usage:" in done.err
         assert done.raw == b""
@@ -70,33 +94,6 @@ def test_an_argument_is_read_as_utf_8_whatever_the_locale_says() -> None:
     assert read_task(os.fsdecode("grüß dich".encode())) == "grüß dich"
     with pytest.raises(DefinitionError, match="position 2"):
         read_task("ab\udc80")
-
-
-FAILING: dict[str, tuple[Any, str]] = {
-    "unreachable": (None, "network"),
-    "not json": ("what?\n", "protocol"),
-    "cut": (begun("Half an ans", "#EOF"), "protocol"),
-    "broken": (begun("Half an ans", "#RST"), "network"),
-}
-
-
-def test_servers_that_fail_are_asked_again_and_then_said(tmp_path: Path) -> None:
-    """All at once, since each waits between its attempts."""
-    with ExitStack() as stack:
-        running = []
-        for name, (script, _) in FAILING.items():
-            (tmp_path / name).mkdir()
-            home = Home(tmp_path / name)
-            url = stack.enter_context(StrictChat([script] * 4)).url if script is not None else NOWHERE
-            running.append((name, home, stack.enter_context(home.start("run", "go", "--base-url", url))))
-        for name, home, process in running:
-            out, err = process.communicate(timeout=PATIENCE)
-            done, kind = Done(process.returncode, out, err), FAILING[name][1]
-            assert done.status == 1, done
-            assert done.out.count(f"! model: {kind}: ") == 3, done
-            assert done.out.count("; asking again in ") == 3, done
-            assert f"\nMODEL_{kind.upper()}" in done.out, done
-            assert home.ending()["status"] == "failed"
 
 
 def test_a_web_page_is_not_asked_again(home: Home) -> None:
@@ -224,3 +221,13 @@ def test_a_locale_without_unicode_costs_marks_and_nothing_else(home: Home, pytho
     assert told.status == 0
     for args in (["doctor"], ["--help"], ["sessions"], ["run", "\N{SNOWMAN}", "--base-url", NOWHERE, "--cwd", "ü"]):
         assert b"Traceback" not in home.run(*args, python=python, env=env).raw_err
+
+
+def test_servers_that_fail_are_asked_again_and_then_said(failing: list[tuple[str, Home, Popen]]) -> None:
+    for kind, home, process in failing:
+        done = ended(process)
+        assert done.status == 1, done
+        assert done.out.count(f"! model: {kind}: ") == 3, done
+        assert done.out.count("; asking again in ") == 3, done
+        assert f"\nMODEL_{kind.upper()}" in done.out, done
+        assert home.ending()["status"] == "failed"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from latchstep.journal.store import Store
-from tests.cli.cli_kit import Home, bash, edit, refused
+from tests.cli.cli_kit import Home, bash, edit, ended, refused
 from tests.model.strict_chat import StrictChat, call_answer, text_answer
 
 READ = call_answer(("call-1", "read", '{"path": "notes.txt"}'))
@@ -55,31 +54,37 @@ def test_json_is_one_event_a_line_and_nothing_else(home: Home) -> None:
     assert second[-1]["error"]["kind"] == "MODEL_NOT_FOUND"
 
 
-@pytest.mark.parametrize(
-    ("scripts", "options", "status", "says"),
-    [
-        ([text_answer("half of", "length")], (), 1, "TRUNCATED"),
-        ([EMPTY, EMPTY], (), 1, "EMPTY_RESPONSE"),
-        ([text_answer("no", "content_filter")], (), 1, "FILTERED"),
-        ([READ, READ], ("--max-steps", "2"), 3, "max_steps"),
-        ([READ] * 9, (), 3, "stalled"),
-        ([edit("a", "1"), *[text_answer("Done.")] * 5], ("--mode", "edits", "--check", "false"), 4, "unverified"),
-        ([edit("a", "1"), text_answer("Done.")], ("--mode", "edits", "--check", "test -e a"), 0, "completed"),
-        (["#STATUS 401", {"error": {"message": "bad key"}}], (), 1, "MODEL_AUTH"),
-    ],
-    ids=["truncated", "empty", "filtered", "max_steps", "stalled", "unverified", "verified", "refused"],
-)
-def test_the_exit_status_says_how_it_ended(
-    home: Home, scripts: list[Any], options: tuple[str, ...], status: int, says: str
-) -> None:
-    calls = [json.loads(json.dumps(script).replace("call-1", f"call-{at}")) for at, script in enumerate(scripts)]
-    script = [scripts] if scripts and isinstance(scripts[0], str) else calls
-    with StrictChat(script) as server:
-        done = home.run("run", "go", "--base-url", server.url, *options)
-        assert not server.refused
-    assert done.status == status, done
-    assert says in done.out
-    assert ("To go on: latchstep resume --session" in done.out) is (status != 0)
+ENDINGS: dict[str, tuple[list[Any], tuple[str, ...], int]] = {
+    "TRUNCATED": ([text_answer("half of", "length")], (), 1),
+    "EMPTY_RESPONSE": ([EMPTY, EMPTY], (), 1),
+    "FILTERED": ([text_answer("no", "content_filter")], (), 1),
+    "max_steps": ([READ, READ], ("--max-steps", "2"), 3),
+    "stalled": ([READ] * 9, (), 3),
+    "unverified": ([edit("a", "1"), *[text_answer("Done.")] * 5], ("--mode", "edits", "--check", "false"), 4),
+    "completed": ([edit("a", "1"), text_answer("Done.")], ("--mode", "edits", "--check", "test -e a"), 0),
+    "MODEL_AUTH": ([["#STATUS 401", {"error": {"message": "bad key"}}]], (), 1),
+}
+
+
+def test_the_exit_status_says_how_it_ended(tmp_path: Path) -> None:
+    """All at once."""
+    with ExitStack() as stack:
+        started = []
+        for says, (scripts, options, status) in ENDINGS.items():
+            (tmp_path / says).mkdir()
+            home = Home(tmp_path / says)
+            named = [
+                json.loads(json.dumps(script).replace("call-1", f"call-{at}")) for at, script in enumerate(scripts)
+            ]
+            server = stack.enter_context(StrictChat(named))
+            started.append((says, status, server, home.start("run", "go", "--base-url", server.url, *options)))
+            stack.callback(home.close)
+        for says, status, server, process in started:
+            done = ended(process)
+            assert done.status == status, done
+            assert says in done.out, done
+            assert ("To go on: latchstep resume --session" in done.out) is (status != 0)
+            assert not server.refused
 
 
 def test_a_failing_check_goes_back_to_the_model_and_nobody_is_asked_about_it(home: Home) -> None:

@@ -42,7 +42,7 @@ EXIT = {
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 AGAIN = 0.02
-"""Seconds after which a cancel is tried again that came before the run could take it."""
+"""Seconds between two tries of a cancel that the run has not recorded yet."""
 
 Show = Callable[[ev.Event], None]
 
@@ -212,8 +212,8 @@ class Signals:
         self._cancel(signal.Signals(number).name)
 
     def _cancel(self, name: str) -> None:
-        """Cancel the run, now or as soon as its beginning is on record."""
-        if self._session.unfinished:
-            self._session.cancel(name, by="signal")
-        else:
+        """Cancel the run, and again until that is on record: its beginning may not be yet."""
+        self._session.cancel(name, by="signal")
+        run = self._session.state.run
+        if run is None or not run.cancelled:
             self._pending = self._loop.call_later(AGAIN, self._cancel, name)

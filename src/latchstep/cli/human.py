@@ -191,7 +191,7 @@ class Human:
         return self.screen.style(text, "bold")
 
     def _code(self, text: str) -> str:
-        return one_line(text, 110)
+        return one_line(text, max(30, min(110, self.screen.width - 20)))
 
 
 def _because(reason: str) -> str:
@@ -207,7 +207,7 @@ def _gist(event: ev.ToolFinished, text: str) -> str:
     """What is worth one line: a command's last words with its status, else the first line and how much more."""
     lines = [line for line in text.strip().splitlines() if line.strip()] or [""]
     if event.outcome != "ok":
-        outcome = event.outcome.replace("_", " ")
+        outcome = "declined" if event.outcome == "denied" else event.outcome.replace("_", " ")
         said = one_line(lines[0], 300)
         return said if said.lower().startswith(outcome) else f"{outcome}: {said}{_more(lines)}"
     if event.name == "bash" and len(lines) > 1:

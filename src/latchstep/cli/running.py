@@ -30,7 +30,7 @@ from .asking import ask, can_ask, is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
 
-QUIET_SECONDS = 3.0
+QUIET_SECONDS = 2.0
 """How long a resume waits for commands of the dead process to end."""
 
 

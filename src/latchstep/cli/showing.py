@@ -38,7 +38,7 @@ def list_sessions(everywhere: bool) -> int:
         shown = screen.style(status.ljust(11), COLOURS.get(status, "dim"))
         where = f"  {printable(entry.workspace)}" if everywhere else ""
         what = one_line(entry.damaged or entry.prompt, 200 if entry.damaged else 60)
-        screen.line(f"{one_line(entry.id, 40)}  {when}  {shown}{where}  {what}".rstrip())
+        screen.line(f"{one_line(entry.id, 100)}  {when}  {shown}{where}  {what}".rstrip())
     if not mine:
         others = f"; {len(entries)} elsewhere (latchstep sessions --all)" if entries else ""
         screen.line(f"no sessions of {printable(workspace) or 'any folder'}{others}")
