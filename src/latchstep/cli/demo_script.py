@@ -13,20 +13,18 @@ from latchstep.core.message import ToolCall, ToolResult
 from latchstep.model.base import Request
 from latchstep.model.scripted import Reply, ScriptedModel
 
-TEST = "python3 -m unittest -q"
-"""The only command the demo allows, and its declared check."""
-
 MONEY, RECEIPT = "shop/money.py", "shop/receipt.py"
 
 GUESS = "return int(float(text) * 100)"
 """What the model believes to remember of the file; it is not what stands there."""
 
 
-def demo_model() -> ScriptedModel:
-    return ScriptedModel([reply] * 40, name="scripted:demo")
+def demo_model(test: str) -> ScriptedModel:
+    """The model. `test` is the command that runs the project's tests."""
+    return ScriptedModel([lambda request: reply(request, test)] * 40, name="scripted:demo")
 
 
-def reply(request: Request) -> Reply:
+def reply(request: Request, test: str) -> Reply:
     """The next answer, by the furthest point that the results in the request show to be reached."""
     results = _results(request)
     if not results:
@@ -51,18 +49,18 @@ def reply(request: Request) -> Reply:
         return _say(
             "My memory of that line was wrong. The error shows what really stands there.", _rounded(MONEY, line)
         )
-    return _after_the_first_edit(results, edits)
+    return _after_the_first_edit(results, edits, test)
 
 
-def _after_the_first_edit(results: list[ToolResult], edits: list[ToolResult]) -> Reply:
+def _after_the_first_edit(results: list[ToolResult], edits: list[ToolResult], test: str) -> Reply:
     tests = _with(results, "bash")
     if not tests:
-        return _say("Now the tests.", ToolCall(name="bash", arguments={"command": TEST}))
+        return _say("Now the tests.", ToolCall(name="bash", arguments={"command": test}))
     if tests[-1].outcome == "interrupted":
         return _say(
             "The test run was interrupted, and I am told that its effects are unknown. Tests change nothing here, "
             "so I run them again.",
-            ToolCall(name="bash", arguments={"command": TEST}),
+            ToolCall(name="bash", arguments={"command": test}),
         )
     if "test_a_discount" in tests[-1].text and not any(RECEIPT in edit.text for edit in edits):
         line = next(line.strip() for line in _read(results, RECEIPT).splitlines() if "int(" in line)

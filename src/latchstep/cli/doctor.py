@@ -1,22 +1,34 @@
-"""`latchstep doctor`: what works on this machine, found out by trying it, and what does not protect you yet."""
+"""`latchstep doctor`: what works on this machine, and what does not protect you yet. Every line was found by trying."""
 
 from __future__ import annotations
 
 import os
 import platform
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 
 from latchstep import __version__
-from latchstep.journal.store import default_root
+from latchstep.core.event import MessageAccepted
+from latchstep.core.message import user
+from latchstep.core.printable import one_line
+from latchstep.errors import JournalLocked, LatchstepError, ToolError
+from latchstep.journal.store import Store
 from latchstep.session.blocking import run_blocking
 
+from .asking import is_terminal
+from .running import state_root
 from .screen import Screen
 
 Finding = tuple[str, str]
 """(`ok`, `warn` or `bad`, what was found)."""
+
+LITTLE_SPACE = 1.0
+"""Gigabytes free below which the disk is worth a warning."""
 
 
 def examine() -> int:
@@ -26,15 +38,20 @@ def examine() -> int:
     for title, probe in PROBES:
         try:
             level, text = probe()
+        except LatchstepError as error:
+            level, text = "bad", str(error)
         except Exception as error:
             level, text = "bad", f"{type(error).__name__}: {error}"
         mark, colour = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red")}[level]
-        screen.line(f"{screen.style(mark, colour)} {title.ljust(10)} {text}")
+        screen.line(f"{screen.style(mark, colour)} {title.ljust(10)} {one_line(text, 400)}")
         worst = max(worst, level == "bad")
     return worst
 
 
 def _program() -> Finding:
+    """The libraries a run needs can be imported."""
+    for name in ("msgspec", "httpx2", "click"):
+        import_module(name)
     return (
         "ok",
         f"latchstep {__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}",
@@ -42,71 +59,149 @@ def _program() -> Finding:
 
 
 def _state() -> Finding:
-    """Sessions can be made, written and made durable where they are kept."""
-    root = default_root()
+    """A session is made where sessions lie, written, made durable, found locked, and read back."""
+    root = state_root()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=root, prefix=".doctor-") as file:
-        file.write(b"x")
-        file.flush()
-        began = time.perf_counter()
-        os.fsync(file.fileno())
-        took = (time.perf_counter() - began) * 1000
-    free = os.statvfs(root)
-    left = free.f_bavail * free.f_frsize / 1e9
-    level = "warn" if left < 1 else "ok"
-    return level, f"sessions lie in {root} ({left:.1f} GB free, a barrier takes {took:.1f} ms)"
+    with tempfile.TemporaryDirectory(dir=root, prefix=".doctor-") as folder:
+        store = Store(Path(folder))
+        journal = store.create("trial", time=time.time())
+        try:
+            journal.append([MessageAccepted(message_id="trial", source="prompt", message=user("trial"))])
+            began = time.perf_counter()
+            run_blocking(journal.sync())
+            took = (time.perf_counter() - began) * 1000
+            try:
+                store.open("trial").close()
+                return "bad", f"a second process could write the same session in {root}: its files cannot be locked"
+            except JournalLocked:
+                pass
+        finally:
+            journal.close()
+        if not (report := store.verify("trial")).sound or report.lines != 2:
+            return "bad", f"what is written in {root} does not come back: {report.damaged or report.torn}"
+    disk = os.statvfs(root)
+    free = disk.f_bavail * disk.f_frsize / 1e9
+    return (
+        "warn" if free < LITTLE_SPACE else "ok",
+        f"sessions can be written, locked and read back in {root} ({free:.1f} GB free, a barrier takes {took:.1f} ms)",
+    )
 
 
-def _shell() -> Finding:
-    """A command runs in the spawner, and everything it leaves behind ends with it."""
+def _run(command: str, cwd: str | Path) -> str:
+    """What a command says in a spawner of its own, which then ends with all it started."""
     from latchstep.tool.spawner import Spawner
 
     async def trial() -> str:
         spawner = Spawner()
         try:
-            ended = await spawner.run("echo hello; sleep 60 &", cwd=tempfile.gettempdir(), timeout=10)
+            ended = await spawner.run(command, cwd=cwd, timeout=10)
         finally:
             await spawner.close()
-        return (ended.head + ended.tail).decode().strip()
+        return (ended.head + ended.tail).decode(errors="replace").strip()
 
-    said = run_blocking(trial())
-    return ("ok", "commands run, and what they leave behind is ended") if said == "hello" else ("bad", f"said {said!r}")
+    return run_blocking(trial())
+
+
+def _shell() -> Finding:
+    """A command runs; a process that it leaves behind is alive after it, and dead when the spawner has ended."""
+    from latchstep.tool.spawner import Spawner, still_running
+
+    with tempfile.TemporaryDirectory() as folder:
+        lock = Path(folder) / "tools.lock"
+
+        async def trial() -> tuple[str, bool]:
+            spawner = Spawner(lock_path=lock)
+            try:
+                ended = await spawner.run("echo hello; (sleep 60 >/dev/null 2>&1 &)", cwd=folder, timeout=10)
+                return (ended.head + ended.tail).decode(errors="replace").strip(), still_running(lock)
+            finally:
+                await spawner.close()
+
+        said, left = run_blocking(trial())
+        if said != "hello" or not left:
+            return "bad", f"a command that says hello said {said[:100]!r}"
+        if still_running(lock):
+            return "bad", "a process that a command left behind could not be ended"
+    return "ok", "commands run, and a process that one left behind was ended"
+
+
+def _git() -> Finding:
+    said = _run("git --version", tempfile.gettempdir())
+    return ("ok", said) if said.startswith("git version") else ("warn", f"git does not run here: {said}")
 
 
 def _paths() -> Finding:
+    """A file beneath a workspace is read, and a link that leads out of it is not followed."""
     from latchstep.tool import beneath
+    from latchstep.tool.workspace import Workspace
 
-    name = "openat2" if beneath.kernel_opener() is not None else "a walk of descriptors (openat2 does not work here)"
-    return "ok", f"file tools open paths beneath the workspace by {name}"
+    with tempfile.TemporaryDirectory() as folder:
+        inside = Path(folder) / "inside"
+        inside.mkdir()
+        (inside / "file").write_bytes(b"x")
+        (inside / "out").symlink_to(Path(folder))
+        with Workspace(inside) as workspace:
+            if workspace.read("file").data != b"x":
+                return "bad", "a file in a workspace reads wrongly"
+            try:
+                workspace.scan("out")
+                return "bad", "a link out of the workspace was followed"
+            except ToolError:
+                pass
+    how = "openat2" if beneath.kernel_opener() is not None else "a walk of descriptors (openat2 does not work here)"
+    return "ok", f"file tools read beneath the workspace and refuse a link out of it, by {how}"
 
 
 def _sandbox() -> Finding:
+    """A command tries to write beside its workspace."""
+    with tempfile.TemporaryDirectory() as folder:
+        inside = Path(folder) / "inside"
+        inside.mkdir()
+        _run("echo x > ../outside", inside)
+        escaped = (Path(folder) / "outside").exists()
+    if not escaped:
+        return "ok", "a command could not write outside the workspace"
     return (
         "warn",
-        "none: commands run with all your rights. Each is asked about, but what you allow can do anything you can. "
-        "Mode auto is off",
+        "none: a command just wrote outside its workspace. Each is asked about, but what you allow can do anything "
+        "you can. Mode auto is off",
     )
 
 
 def _models() -> Finding:
     from latchstep.model.catalog import SERVICES
 
-    usable = [name for name, service in SERVICES.items() if service.key and os.environ.get(service.key)]
-    if usable:
-        return "ok", f"keys are set for {', '.join(usable)}"
-    return "warn", "no provider key is set; give --base-url of a local server, or set one (see docs/models.md)"
+    usable = [f"{service.key} is set" for service in SERVICES.values() if service.key and os.environ.get(service.key)]
+    local = [f"{name}: listens at {it.base_url}" for name, it in SERVICES.items() if it.local and _listens(it.base_url)]
+    if usable or local:
+        return "ok", "; ".join((*usable, *local)) + (" (keys were not tried)" if usable else "")
+    return "warn", "no provider key is set and no local server listens; give --base-url, or see docs/models.md"
+
+
+def _listens(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=0.3):
+            return True
+    except OSError:
+        return False
 
 
 def _terminal() -> Finding:
-    if not sys.stdout.isatty():
-        return "warn", "stdout is not a terminal: nobody can be asked, so what needs a question is declined"
-    return "ok", f"a terminal ({os.environ.get('TERM', 'no TERM')}); questions can be asked"
+    for stream, name in ((sys.stdin, "stdin"), (sys.stdout, "stdout")):
+        if not is_terminal(stream):
+            return "warn", f"{name} is not a terminal: nobody can be asked, so what needs a question is declined"
+    plain = "" if Screen().unicode else f"; it shows {sys.stdout.encoding}, so other characters become marks"
+    return "ok", f"a terminal ({os.environ.get('TERM') or 'no TERM'}); questions can be asked{plain}"
 
 
 PROBES: list[tuple[str, Callable[[], Finding]]] = [
     ("program", _program),
     ("state", _state),
     ("shell", _shell),
+    ("git", _git),
     ("paths", _paths),
     ("sandbox", _sandbox),
     ("models", _models),

@@ -19,7 +19,13 @@ PATIENCE = 2.0
 RETELL = 15.0
 """Seconds between progress lines where there is no terminal to redraw."""
 
+MAX_SAID = 20
+"""Lines of a person's message that are shown again."""
+
 MARKS = {"ok": ("✓", "green"), "denied": ("–", "yellow"), "not_started": ("–", "yellow")}
+
+ARGUMENTS = ("command", "path", "pattern")
+"""Arguments that say by themselves what a call is about, and are shown without their name."""
 
 
 class Human:
@@ -31,7 +37,7 @@ class Human:
         self._busy: dict[str, tuple[str, float]] = {}
         self._latest = ""
         self._told = 0.0
-        self._showed = ""
+        self._streamed = ""
         self._last_line = ""
 
     def show(self, event: ev.Event) -> None:
@@ -43,46 +49,49 @@ class Human:
             case ev.ModelDelta(kind="text"):
                 self._busy.pop(event.request_id, None)
                 self.screen.piece(event.piece)
-                self._showed = event.request_id
+                self._streamed = event.request_id
             case ev.MessageCompleted():
                 self._completed(event)
             case ev.ModelFailed():
                 self._failed(event)
             case ev.ToolStarted():
-                self._begin(event.call_id, self._title(event.call_id, event.name))
+                self._started(event.call_id, event.name)
                 self._last_line = event.call_id
-                self.screen.line(f"{self._mark('▸', 'cyan')} {self._title(event.call_id, event.name)}")
             case ev.ToolOutput():
                 self._latest = event.text
             case ev.ToolFinished():
                 self._finished(event)
             case ev.ApprovalAnswered():
-                word = "allowed" if event.decision == "allow" else "declined"
-                self._note(f"{word}{' by ' + printable(event.by) if event.by else ''}")
+                self._note(("allowed" if event.decision == "allow" else "declined") + _because(event.note))
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
             case ev.CancelRequested():
-                self.screen.line(self.screen.style("stopping …", "yellow"))
+                self.screen.line(self.screen.style(f"stopping{_because(event.reason)} …", "yellow"))
             case ev.ClockPassed():
                 self.screen.line(self.screen.style(f"{event.limit} ({event.seconds:g} s) is over", "yellow"))
             case ev.CheckStarted():
                 self._begin(f"check {event.index}", f"check {event.command}")
-                self.screen.line(f"{self._mark('▸', 'cyan')} check {self._code(event.command)}")
+                self.screen.line(f"{self._mark('▸', 'cyan')} {self._bold('check')} {self._code(event.command)}")
             case ev.CheckFinished():
                 self._checked(event)
             case _:
                 pass
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
+        first, *more = printable(event.message.text).split("\n")
         if event.source in ("check", "notice"):
-            self._note(one_line(event.message.text.splitlines()[0], 160))
+            self._note(one_line(first, 160))
         elif event.source != "start":
-            self.screen.line(self.screen.style("› ", "cyan") + self._bold(printable(event.message.text)))
+            self.screen.line(self.screen.style("› ", "cyan") + self._bold(one_line(first, 1000)))
+            for line in more[:MAX_SAID]:
+                self.screen.line("  " + self._bold(one_line(line, 1000)))
+            if len(more) > MAX_SAID:
+                self._note(f"(+{len(more) - MAX_SAID} lines)")
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)
         self._remember(event.message)
-        if self._showed != event.request_id and event.message.text.strip():
+        if self._streamed != event.request_id and event.message.text.strip():
             self.screen.piece(event.message.text)
         self.screen.end()
         if event.stop_reason == "length":
@@ -97,24 +106,35 @@ class Human:
 
     def _failed(self, event: ev.ModelFailed) -> None:
         self._busy.pop(event.request_id, None)
+        self._streamed = ""
+        if event.next == "give_up":  # the run ends with these words
+            return
         after = f"; asking again in {event.retry_in:.0f} s" if event.next == "retry" else ""
         after = "; asking again" if event.next == "ask_again" else after
         kind = event.kind.removeprefix("MODEL_").lower().replace("_", " ")
-        self.screen.line(self.screen.style(f"! model: {kind}: {one_line(event.message, 300)}{after}", "yellow"))
+        self.screen.line(
+            self.screen.style(f"! model: {printable(kind)}: {one_line(event.message, 300)}{after}", "yellow")
+        )
         if event.next == "retry":
-            self._begin(event.request_id, f"waiting {event.retry_in:.0f} s before asking again")
+            self._begin(event.request_id, "waiting to ask the model again")
+
+    def _started(self, call_id: str, name: str) -> None:
+        self._begin(call_id, self._title(call_id, name))
+        self.screen.line(f"{self._mark('▸', 'cyan')} {self._title(call_id, name, bold=True)}")
 
     def _finished(self, event: ev.ToolFinished) -> None:
         if event.call_id not in self._busy:
-            self.screen.line(f"{self._mark('▸', 'cyan')} {self._title(event.call_id, event.name)}")
+            self._started(event.call_id, event.name)
+            self._last_line = event.call_id
         beside = len(self._calls) > 1 and self._last_line != event.call_id
         self._busy.pop(event.call_id, None)
         mark, colour = MARKS.get(event.outcome, ("✗", "red"))
-        text = event.content if isinstance(event.content, str) else "(text and pictures)"
+        if event.outcome == "ok" and _exit_of(event) != 0:
+            mark, colour = "✗", "yellow"
+        who = f"{one_line(event.name, 40)}: " if beside else ""
         took = f"{event.duration:.1f} s  " if event.duration >= 0.1 else ""
-        outcome = "" if event.outcome == "ok" else event.outcome.replace("_", " ") + ": "
-        who = f"{printable(event.name)}: " if beside else ""
-        self.screen.line(f"  {self._mark(mark, colour)} {self._dim(who + took + outcome + _gist(event, text))}")
+        text = event.content if isinstance(event.content, str) else "(text and pictures)"
+        self.screen.line(f"  {self._mark(mark, colour)} {self._dim(who + took + _gist(event, text))}")
         self._last_line = ""
 
     def _checked(self, event: ev.CheckFinished) -> None:
@@ -143,8 +163,8 @@ class Human:
                 continue
             title, seconds = slow[0]
             more = f" (+{len(slow) - 1})" if len(slow) > 1 else ""
-            last = self._latest.strip().splitlines()[-1:] or [""]
-            text = self._dim(f"  … {seconds:.0f} s  {one_line(title, 60)}{more}  {one_line(last[0], 60)}".rstrip())
+            last = (self._latest.strip().splitlines() or [""])[-1]
+            text = f"  … {seconds:.0f} s  {one_line(title, 60)}{more}  {one_line(last, 60)}".rstrip()
             if self.screen.terminal:
                 self.screen.status(text)
             elif now - self._told >= RETELL:
@@ -153,9 +173,10 @@ class Human:
 
     # -- words ---------------------------------------------------------------------------------------------
 
-    def _title(self, call_id: str, name: str) -> str:
+    def _title(self, call_id: str, name: str, bold: bool = False) -> str:
         _, arguments = self._calls.get(call_id, (name, {}))
-        return f"{self._bold(printable(name))} {self._code(summary(arguments))}".rstrip()
+        shown = one_line(name, 40)
+        return f"{self._bold(shown) if bold else shown} {self._code(summary(arguments))}".rstrip()
 
     def _note(self, text: str) -> None:
         self.screen.line(self._dim(f"  {text}"))
@@ -170,38 +191,52 @@ class Human:
         return self.screen.style(text, "bold")
 
     def _code(self, text: str) -> str:
-        return one_line(text, 110)
+        return one_line(text, max(30, min(110, self.screen.width - 20)))
+
+
+def _because(reason: str) -> str:
+    return f" ({one_line(reason, 120)})" if reason else ""
+
+
+def _exit_of(event: ev.ToolFinished) -> Any:
+    """The exit status of a command (None: it ended by a signal), 0 for what has none."""
+    return event.details.get("exit", 0) if isinstance(event.details, dict) else 0
 
 
 def _gist(event: ev.ToolFinished, text: str) -> str:
     """What is worth one line: a command's last words with its status, else the first line and how much more."""
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    if not lines:
-        return ""
-    if event.name == "bash" and event.outcome == "ok" and len(lines) > 1:
+    lines = [line for line in text.strip().splitlines() if line.strip()] or [""]
+    if event.outcome != "ok":
+        outcome = "declined" if event.outcome == "denied" else event.outcome.replace("_", " ")
+        said = one_line(lines[0], 300)
+        return said if said.lower().startswith(outcome) else f"{outcome}: {said}{_more(lines)}"
+    if event.name == "bash" and len(lines) > 1:
         return f"{one_line(lines[-2], 90)}  {one_line(lines[-1], 60)}"
-    more = f"  (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
-    return one_line(lines[0], 120 if event.outcome == "ok" else 200) + more
+    return one_line(lines[0], 120) + _more(lines)
+
+
+def _more(lines: list[str]) -> str:
+    return f"  (+{len(lines) - 1} lines)" if len(lines) > 2 else "  (+1 line)" if len(lines) == 2 else ""
 
 
 def summary(arguments: dict[str, Any]) -> str:
     """Arguments as a person would name them: the one that matters bare, others as name=value, long ones cut."""
-    main = next((name for name in ("command", "path", "pattern") if isinstance(arguments.get(name), str)), None)
+    main = next((name for name in ARGUMENTS if isinstance(arguments.get(name), str)), None)
     parts = [str(arguments[main])] if main else []
     for name, value in arguments.items():
         if name != main:
-            parts.append(f"{name}={one_line(value if isinstance(value, str) else repr(value), 40)}")
+            parts.append(f"{one_line(name, 40)}={one_line(value if isinstance(value, str) else repr(value), 40)}")
     return "  ".join(parts)
 
 
 def closing(result: ev.RunFinished, seconds: float, session: str, where: str, screen: Screen) -> None:
-    """The last lines of a run: how it ended, what it took, where it lies."""
+    """The last lines of a run: how it ended, what it took, where it lies, and how to go on where it is not done."""
     colour = {"completed": "green", "failed": "red", "unverified": "red"}.get(result.status, "yellow")
     if result.error is not None:
-        screen.line(screen.style(f"{result.error.kind}: ", colour) + printable(result.error.message))
+        screen.line(screen.style(f"{printable(result.error.kind)}: ", colour) + printable(result.error.message))
     usage = result.usage
     tokens = f"{usage.input:,} + {usage.output:,} tokens" if usage.total else "tokens unknown"
     cost = f" · ${result.cost:.4f}" if result.cost is not None and usage.total else ""
     steps = f"{result.steps} step{'' if result.steps == 1 else 's'}"
     screen.line(screen.style(result.status, "bold", colour) + f" · {steps} · {tokens}{cost} · {seconds:.1f} s")
-    screen.line(screen.style(f"session {session} · {where}", "dim"))
+    screen.line(screen.style(f"session {session} · {printable(where)}", "dim"))

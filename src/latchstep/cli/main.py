@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,39 +18,17 @@ from latchstep import __version__
 from latchstep.core.printable import printable
 from latchstep.errors import DefinitionError, JournalError, LatchstepError, SessionError
 
+from .screen import OutputLost
+
 MODES = ("ask", "plan", "edits", "auto", "unconfined")
 
-EXIT = {
-    "completed": 0,
-    "failed": 1,
-    "max_steps": 3,
-    "budget": 3,
-    "stalled": 3,
-    "unverified": 4,
-    "cancelled": 130,
-}
+TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
-def guarded(action: Callable[[], int]) -> None:
-    """Run it and exit with its status; what is raised on purpose becomes one line and its own status."""
-    try:
-        status = action()
-    except LatchstepError as error:
-        click.echo(f"Error: {printable(str(error))}", err=True)
-        usage = isinstance(error, DefinitionError | SessionError)
-        status = 2 if usage else 5 if isinstance(error, JournalError) else 1
-    except KeyboardInterrupt:
-        status = 130
-    except BrokenPipeError:  # whoever read our output has gone; nothing is left to say to them
-        sys.stderr.close()
-        status = 1
-    sys.exit(status)
-
-
-def running_options(command: Callable[..., None]) -> Callable[..., None]:
+def running_options(command: Callable[..., int]) -> Callable[..., int]:
     """The options that `run` and `resume` share."""
     options = [
-        click.option("--model", metavar="M", help="Model as provider:name, such as openai-chat:NAME."),
+        click.option("--model", metavar="M", help="Model as provider:name, such as ollama:NAME."),
         click.option("--base-url", metavar="URL", help="Server that speaks the provider's protocol."),
         click.option(
             "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
@@ -71,68 +50,130 @@ def cli() -> None:
     """A coding agent in which every step latches: watch it, stop it, kill it, resume it."""
 
 
-@cli.command()
+@cli.command(epilog=TASK_HELP)
 @click.argument("task")
 @running_options
 @click.option("--session", metavar="ID", help="Go on in this session instead of a new one.")
-def run(task: str, **options: Any) -> None:
+def run(task: str, **options: Any) -> int:
     """Work on TASK until it is done and checked."""
     from .running import run_task
 
-    guarded(lambda: run_task(task, **options))
+    return run_task(task, **options)
 
 
-@cli.command()
+@cli.command(epilog=TASK_HELP)
 @click.argument("task", required=False)
 @running_options
 @click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
-@click.option("--anyway", is_flag=True, help="Resume although the repository's HEAD has moved since.")
-def resume(task: str | None, **options: Any) -> None:
-    """Go on with an unfinished run, or with a new TASK in its session."""
+@click.option("--anyway", is_flag=True, help="Resume although HEAD has moved, or a command of it still runs.")
+def resume(task: str | None, **options: Any) -> int:
+    """Go on with an unfinished run, or with a new TASK in its session.
+
+    Model, server, mode, allowed commands, checks and limits are those on record; what is given here comes on top.
+    """
     from .running import resume_session
 
-    guarded(lambda: resume_session(task, **options))
+    return resume_session(task, **options)
 
 
 @cli.command()
 @click.option("--all", "everywhere", is_flag=True, help="Also the sessions of other folders.")
-def sessions(everywhere: bool) -> None:
+def sessions(everywhere: bool) -> int:
     """List sessions, the latest first."""
     from .showing import list_sessions
 
-    guarded(lambda: list_sessions(everywhere))
+    return list_sessions(everywhere)
 
 
 @cli.command()
 @click.argument("session")
 @click.option("--json", "as_json", is_flag=True, help="Print the stored events, one a line.")
-def show(session: str, as_json: bool) -> None:
+def show(session: str, as_json: bool) -> int:
     """Tell the story of a session (an id, or the beginning of one)."""
     from .showing import show_session
 
-    guarded(lambda: show_session(session, as_json))
+    return show_session(session, as_json)
 
 
 @cli.command()
 @click.option("--crash", is_flag=True, help="Die by SIGKILL while the tests run, then resume.")
-def demo(crash: bool) -> None:
+def demo(crash: bool) -> int:
     """Repair a small broken project, offline, with the real loop."""
     from .demo import run_demo
 
-    guarded(lambda: run_demo(crash))
+    return run_demo(crash)
 
 
 @cli.command()
-def doctor() -> None:
+def doctor() -> int:
     """Say what works on this machine, and how well you are protected."""
     from .doctor import examine
 
-    guarded(examine)
+    return examine()
 
 
 def main() -> None:
     """Entry point of the `latchstep` command."""
-    cli()
+    _complete_streams()
+    arguments = sys.argv[1:]
+    sys.argv = ["latchstep", *(name for name in arguments[:1] if name in cli.commands)]  # a lock names us by it
+    status = _status_of(lambda: int(cli.main(arguments, prog_name="latchstep", standalone_mode=False) or 0))
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        text = f"the output could not be written: {error}"
+        status = status or _say(lambda: _complain(text), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer shall not be tried again at the exit
+    sys.exit(status)
+
+
+def _status_of(action: Callable[[], int]) -> int:
+    """Its exit status; what is raised on purpose, or by the machine, becomes one line and a status of its own."""
+    try:
+        return action()
+    except click.ClickException as error:
+        show, status = error.show, error.exit_code
+        return _say(show, status)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except OutputLost as error:
+        status, text = 1, f"the output could not be written: {error}"
+    except LatchstepError as error:
+        usage = isinstance(error, DefinitionError | SessionError)
+        status = 2 if usage else 5 if isinstance(error, JournalError) else 1
+        text = str(error)
+    except OSError as error:
+        status, text = 1, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    return _say(lambda: _complain(text), status)
+
+
+def _complain(text: str) -> None:
+    click.echo(f"Error: {printable(text)}", err=True)
+
+
+def _say(words: Callable[[], object], status: int) -> int:
+    try:
+        words()
+    except (OSError, ValueError):  # nobody hears it; the status says it
+        pass
+    return status
+
+
+def _complete_streams() -> None:
+    """All three standard streams exist, and take every character.
+
+    Where one was closed its number is free, and the next file to be opened would get it: a journal as stdout.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

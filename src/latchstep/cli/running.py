@@ -1,138 +1,238 @@
-"""`latchstep run` and `latchstep resume`: build a session from options and record, drive it, show it."""
+"""`latchstep run` and `latchstep resume`: from what was typed and what is on record to a session to drive.
+
+Whatever is wrong with the request is said before a session is made, so that a mistake leaves nothing behind.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from latchstep import __version__
-from latchstep.core import event as ev
 from latchstep.core.printable import printable
-from latchstep.core.rules import Limits
+from latchstep.core.rules import Limits, Rules
 from latchstep.core.state import State, fold
-from latchstep.errors import DefinitionError, ModelError, SessionError
+from latchstep.errors import DefinitionError, JournalError, ModelError, SessionError
 from latchstep.journal.base import Journal, new_session_id
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
-from latchstep.session.blocking import run_blocking
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
-from latchstep.session.session import Session
+from latchstep.session.kit import Kit
 
-from .asking import ask
-from .human import Human, closing
-from .main import EXIT
+from .asking import ask, can_ask, is_terminal
+from .driving import PROGRAM, drive
 from .screen import Screen
 
-PROGRAM = f"latchstep {__version__}"
+QUIET_SECONDS = 2.0
+"""How long a resume waits for commands of the dead process to end."""
 
 
-Watch = Callable[[ev.Event], None]
+class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
+    """What is needed to build the same agent again; recorded in `run.started`.
 
-
-class Setup(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is needed to build the same agent again; recorded in `run.started`."""
+    cut: the server's URL held a user, a password or a query, which are not recorded.
+    """
 
     model: str = ""
     base_url: str = ""
+    cut: bool = False
     mode: str = "ask"
     allow: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
 
 
-def run_task(task: str, *, cwd: Path | None, as_json: bool, session: str | None, **options: Any) -> int:
+def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool, **options: Any) -> int:
     """A new session in a folder (or a given one), and a run in it."""
     if session is not None:
-        return resume_session(task, cwd=cwd, as_json=as_json, session=session, anyway=False, **options)
-    setup = _setup(Setup(), **options)
-    model = resolve(setup)
-    root = _folder(cwd or Path.cwd())
-    store = Store(default_root())
-    now = time.time()
-    journal = store.create(new_session_id(now), time=now, workspace=str(root), program=PROGRAM)
-    return drive(journal, fold(journal.live()), model, root, setup, task, as_json=as_json)
+        return resume_session(task, session=session, cwd=cwd, as_json=as_json, anyway=False, **options)
+    text = read_task(task)
+    model, setup = resolve(asked(Setup(), **options))
+    root = folder(cwd or here())
+    store, now = Store(state_root()), time.time()
+    session_id = new_session_id(now)
+    screen = None if as_json else Screen()
+    kit, rules = prepare(model, root, setup, store.sessions / session_id, screen)
+    journal = store.create(session_id, time=now, workspace=str(root), program=PROGRAM)
+    return drive(journal, fold(journal.live()), kit, rules, text, screen=screen)
 
 
 def resume_session(
-    task: str | None, *, cwd: Path | None, as_json: bool, session: str | None, anyway: bool, **options: Any
+    task: str | None, *, session: str | None, cwd: Path | None, as_json: bool, anyway: bool, **options: Any
 ) -> int:
     """Go on in a session: its unfinished run, or a new one for `task`."""
-    store = Store(default_root())
-    here = cwd or Path.cwd()
-    session_id = store.find(session) if session is not None else store.last(str(here))
+    text = read_task(task) if task is not None else None
+    store = Store(state_root())
+    session_id = store.find(typed(session, "--session")) if session is not None else store.last(str(cwd or here()))
     if session_id is None:
-        raise SessionError(f"there is no session of {here} yet; begin one with: latchstep run TASK")
+        where = printable(str(cwd or here()))
+        raise SessionError(f"there is no session of {where} yet; begin one with: latchstep run TASK")
+    screen = None if as_json else Screen()
     journal = store.open(session_id)
     try:
         state = fold(journal.live())
-        started = state.run.started if state.run is not None else None
-        recorded = msgspec.convert(started.setup, Setup) if started is not None else Setup()
-        if task is None and (state.run is None or not state.run.active):
-            raise SessionError(f"session {session_id} has no unfinished run; give a task: latchstep resume TASK")
-        setup = _setup(recorded, **options)
-        model = resolve(setup)
-        root = _folder(cwd or Path(state.workspace))
-        _same_head(root, state, anyway)
+        if text is None and (state.run is None or not state.run.active):
+            raise SessionError(
+                f"session {session_id} has no unfinished run; give it a task: "
+                f"latchstep resume --session {session_id} TASK"
+            )
+        model, setup = resolve(asked(recorded(state), **options))
+        root = folder(cwd or (Path(state.workspace) if state.workspace else here()))
+        if not anyway:
+            _same_head(root, state)
+            _nothing_left(journal, as_json)
+        kit, rules = prepare(model, root, setup, journal.directory, screen)
     except BaseException:
         journal.close()
         raise
-    return drive(journal, state, model, root, setup, task, as_json=as_json)
+    return drive(journal, state, kit, rules, text, screen=screen)
 
 
-def _setup(base: Setup, **options: Any) -> Setup:
-    """The recorded set-up, with what was typed now on top."""
-    given = {
-        "model": options["model"],
-        "base_url": options["base_url"],
-        "mode": options["mode"],
-        "allow": options["allow"],
-        "checks": options["check"],
-        "max_steps": options["max_steps"],
-    }
-    return msgspec.structs.replace(base, **{name: value for name, value in given.items() if value})
+def state_root() -> Path:
+    """Where sessions are kept. Raises DefinitionError where there is no home folder to keep them in."""
+    try:
+        return default_root()
+    except RuntimeError as error:
+        raise DefinitionError(f"{str(error).rstrip('.')}: set LATCHSTEP_HOME to a folder for sessions") from None
 
 
-def resolve(setup: Setup) -> Model:
-    """The model that was named. Raises DefinitionError that says what to type."""
-    from latchstep.model.catalog import model
+# -- what was typed, and what is on record ------------------------------------------------------------------
 
+
+def read_task(given: str) -> str:
+    """The task as text; `-` is standard input. Raises DefinitionError for what is no message, and loses nothing."""
+    most = Limits().max_prompt
+    if given == "-":
+        if is_terminal(sys.stdin):
+            print("Type the task, and end it with Ctrl-D on a line of its own.", file=sys.stderr)
+        data = sys.stdin.buffer.read(4 * most + 1)  # four bytes a character at most
+    else:
+        data = os.fsencode(given)
+    if len(data) > 4 * most:
+        raise DefinitionError(f"the task has more than {4 * most:,} bytes; max_prompt is {most:,} characters")
+    text = _decode(data, "the task")
+    if len(text) > most:
+        raise DefinitionError(f"the task has {len(text):,} characters; max_prompt is {most:,}")
+    if "\0" in text:
+        raise DefinitionError(f"the task has a NUL character at position {text.index(chr(0))}")
+    if not text.strip():
+        raise DefinitionError("the task is blank; say what is to be done")
+    return text
+
+
+def typed(text: str, what: str) -> str:
+    """An argument as text, whatever the locale. Raises DefinitionError where it is not UTF-8."""
+    return text if text.isascii() else _decode(os.fsencode(text), what)
+
+
+def _decode(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DefinitionError(
+            f"{what} is not UTF-8: byte 0x{data[error.start]:02x} at position {error.start}"
+        ) from None
+
+
+def here() -> Path:
+    """The current folder. Raises DefinitionError where it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
+
+
+def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, max_steps: Any) -> Setup:
+    """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
+    given: dict[str, Any] = {"mode": mode, "max_steps": max_steps}
+    given["model"] = typed(model, "--model") if model else None
+    if base_url:
+        given |= {"base_url": typed(base_url, "--base-url"), "cut": False}
+    allowed = (*base.allow, *(typed(command, "--allow") for command in allow))
+    checks = (*base.checks, *(typed(command, "--check") for command in check))
+    return msgspec.structs.replace(
+        base,
+        **{name: value for name, value in given.items() if value is not None},
+        allow=tuple(dict.fromkeys(allowed)),
+        checks=tuple(dict.fromkeys(checks)),
+    )
+
+
+def recorded(state: State) -> Setup:
+    """The set-up of the last run. Raises SessionError where another program recorded it in another form."""
+    if state.run is None:
+        return Setup()
+    try:
+        return msgspec.convert(state.run.started.setup, Setup)
+    except msgspec.ValidationError as error:
+        raise SessionError(f"the set-up on record is not one of this program: {error}") from error
+
+
+def resolve(setup: Setup) -> tuple[Model, Setup]:
+    """The model that was named, and the set-up that names it wherever it is read again.
+
+    Raises DefinitionError that says what to type.
+    """
+    from urllib.parse import urlsplit, urlunsplit
+
+    from latchstep.model.catalog import NOT_YET, SERVICES, model
+
+    if setup.cut:
+        raise DefinitionError(
+            f"the server's URL ({setup.base_url}) had a user, a password or a query, which are not kept on record; "
+            "give it again with --base-url"
+        )
     name = setup.model or os.environ.get("LATCHSTEP_MODEL", "")
     if not name and not setup.base_url:
         raise DefinitionError(
             "no model was named: give --model provider:name (or set LATCHSTEP_MODEL), or --base-url of a local server"
         )
-    if not name or ":" not in name:
-        name = f"openai-chat:{name or 'default'}"
+    provider, bare = name.partition(":")[0], ":" not in name
+    if bare or (setup.base_url and provider not in SERVICES and provider not in NOT_YET):
+        provider, name = "openai-chat", f"openai-chat:{name or 'default'}"
+    url = setup.base_url or (os.environ.get("OPENAI_BASE_URL", "") if provider == "openai-chat" else "")
     try:
-        return model(name, base_url=setup.base_url or None)
+        built = model(name, base_url=url or None)
     except ModelError as error:  # a key is missing: said before anything starts
-        raise DefinitionError(error.message) from error
+        hint = f" (a name without provider: is one of {provider})" if bare and setup.model else ""
+        raise DefinitionError(error.message.removesuffix(", or pass api_key=") + hint) from error
+    parts = urlsplit(url.strip())
+    kept = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    cut = bool(parts.query or "@" in parts.netloc)
+    return built, msgspec.structs.replace(setup, model=name, base_url=kept, cut=cut)
 
 
-def _folder(path: Path) -> Path:
-    if not path.exists():
-        raise DefinitionError(f"the workspace {path} does not exist; give another with --cwd DIR")
-    if not path.is_dir():
-        raise DefinitionError(f"the workspace {path} is not a folder; give one with --cwd DIR")
-    return path.resolve()
+def folder(path: Path) -> Path:
+    """The workspace's real path. Raises DefinitionError."""
+    shown = printable(str(path))
+    try:
+        if not path.exists():
+            raise DefinitionError(f"the workspace {shown} does not exist; give another with --cwd DIR")
+        if not path.is_dir():
+            raise DefinitionError(f"the workspace {shown} is not a folder; give one with --cwd DIR")
+        root = path.resolve()
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise DefinitionError(f"the path of the workspace, {shown}, is not UTF-8 here; rename it") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DefinitionError(f"the workspace {shown} cannot be opened: {error}") from error
+    return root
 
 
-def _same_head(root: Path, state: State, anyway: bool) -> None:
+# -- what must hold before a run goes on --------------------------------------------------------------------
+
+
+def _same_head(root: Path, state: State) -> None:
     """An unfinished run goes on only where it began: at the commit that was pinned for it."""
     from latchstep.tool.head import head_of
 
-    if state.run is None or not state.run.active or anyway:
+    if state.run is None or not state.run.active:
         return
     then, now = state.run.started.head, head_of(root)
     if then != now:
@@ -142,134 +242,38 @@ def _same_head(root: Path, state: State, anyway: bool) -> None:
         )
 
 
-def drive(
-    journal: Journal,
-    state: State,
-    model: Model,
-    root: Path,
-    setup: Setup,
-    task: str | None,
-    *,
-    as_json: bool,
-    screen: Screen | None = None,
-    path: str | None = None,
-    watch: Watch | None = None,
-) -> int:
-    """Run in this session until it ends; the exit status. `watch` sees each event after it was shown."""
+def _nothing_left(journal: Journal, as_json: bool) -> None:
+    """No command of the process that died is alive any more. Waits a little; raises JournalError."""
+    from latchstep.journal.reader import TOOLS_LOCK
+    from latchstep.session.blocking import run_blocking
+    from latchstep.tool.toolslock import still_running, wait_until_quiet
+
+    if journal.directory is None or not still_running(lock := journal.directory / TOOLS_LOCK):
+        return
+    if not as_json:
+        print("waiting for commands of the process that died …", file=sys.stderr)
+    if not run_blocking(wait_until_quiet(lock, QUIET_SECONDS)):
+        raise JournalError(
+            f"a command that this session started is still running (it holds {lock}); end it, or resume with --anyway"
+        )
+
+
+def prepare(
+    model: Model, root: Path, setup: Setup, directory: Path | None, screen: Screen | None, *, path: str | None = None
+) -> tuple[Kit, Rules]:
+    """What a run works with, and its rules. Without a screen nobody is asked. Raises DefinitionError."""
     from latchstep.tool.head import head_of
 
-    asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+    asks = screen is not None and can_ask()
     policy = preset(setup.mode, setup.allow, asks=asks)  # type: ignore[arg-type]
-    screen = screen or Screen()
-    try:
-        kit = coding_kit(
-            model,
-            root,
-            directory=journal.directory,
-            approve=(lambda question: ask(screen, question)) if asks else None,
-            setup=msgspec.to_builtins(setup),
-            path=path,
-        )
-    except BaseException:
-        journal.close()
-        raise
+    kit = coding_kit(
+        model,
+        root,
+        directory=directory,
+        approve=(lambda question: ask(screen, question)) if screen is not None and asks else None,
+        setup=msgspec.to_builtins(setup),
+        path=path,
+    )
     kit.head = head_of(root)
     limits = Limits(max_steps=setup.max_steps) if setup.max_steps else Limits()
-    rules = build_rules(kit, limits=limits, policy=policy, checks=setup.checks)
-
-    async def main() -> int:
-        session = Session(journal, kit, rules, state=state, program=PROGRAM)
-        try:
-            if as_json:
-                return await _stream_json(session, task)
-            _opening(screen, session, setup, root, journal)
-            return await _stream_text(session, task, screen, watch)
-        finally:
-            await session.close()
-
-    return run_blocking(main())
-
-
-def _opening(screen: Screen, session: Session, setup: Setup, root: Path, journal: Journal) -> None:
-    screen.line(screen.style(f"{PROGRAM} · {printable(session.kit.model.name)} · mode {setup.mode} · {root}", "dim"))
-    if setup.mode == "unconfined":
-        screen.line(
-            screen.style("unconfined: every command runs unasked, with all your rights and no sandbox.", "bold", "red")
-        )
-    if (recovered := getattr(journal, "recovered", None)) is not None:
-        screen.line(screen.style(printable(str(recovered)), "yellow"))
-    if session.unfinished:
-        lost = [entry for entry in session.state.turn if entry.status == "lost"]
-        screen.line(screen.style("going on with the unfinished run", "yellow"))
-        for entry in lost:
-            screen.line(screen.style(f"  {printable(entry.call.name)} was running when the process died", "yellow"))
-
-
-async def _stream_text(session: Session, task: str | None, screen: Screen, watch: Watch | None) -> int:
-    human = Human(screen)
-    if session.unfinished:
-        human.recall(session.state)
-    began = time.monotonic()
-    ending: ev.RunFinished | None = None
-    async with session.stream(task) as run:
-        with signals(session):
-            ticking = asyncio.ensure_future(human.tick())
-            try:
-                async for event in run:
-                    human.show(event)
-                    if watch is not None:
-                        watch(event)
-                    if isinstance(event, ev.RunFinished):
-                        ending = event
-            finally:
-                ticking.cancel()
-                with suppress(asyncio.CancelledError):
-                    await ticking
-    assert ending is not None
-    directory = session.journal.directory
-    closing(ending, time.monotonic() - began, session.id, str(directory or "memory"), screen)
-    return EXIT[ending.status]
-
-
-async def _stream_json(session: Session, task: str | None) -> int:
-    def put(event: ev.Event) -> None:
-        sys.stdout.write(ev.encode_event(event).decode() + "\n")
-        sys.stdout.flush()
-
-    status = "failed"
-    async with session.stream(task) as run:
-        with signals(session):
-            for event in session.journal.read(-1 if session.journal.head <= 1 else session.journal.head - 1):
-                put(event)
-            async for event in run:
-                put(event)
-                if isinstance(event, ev.RunFinished):
-                    status = event.status
-    return EXIT[status]
-
-
-class signals:
-    """SIGINT, SIGTERM and SIGHUP cancel the run and keep the session; a second SIGINT leaves at once."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._loop = asyncio.get_running_loop()
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(number, self._caught, number)
-
-    def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._loop.remove_signal_handler(number)
-
-    def _caught(self, number: signal.Signals) -> None:
-        if self._session.interrupted and number == signal.SIGINT:
-            os._exit(130)  # the journal is safe as it is, and the spawner ends with our pipe
-        self._session.cancel(signal.Signals(number).name, by="signal")
-
-
-def default_path() -> str:
-    """PATH with the folder of this interpreter first, so that `python3` in a command is the one running us."""
-    first = os.path.dirname(sys.executable)
-    return os.pathsep.join([first, os.environ.get("PATH", os.defpath)])
+    return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks)

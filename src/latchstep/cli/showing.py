@@ -1,74 +1,128 @@
-"""`latchstep sessions` and `latchstep show`: what is on record, read without taking the writer's place."""
+"""`latchstep sessions` and `latchstep show`: what is on record, read without taking the writer's place.
+
+What is shown was verified. Damage ends the story where it lies, is said, and is the exit status.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from pathlib import Path
 
 from latchstep.core import event as ev
 from latchstep.core.printable import one_line, printable
+from latchstep.errors import JournalError
 from latchstep.journal.reader import read_journal
-from latchstep.journal.store import Store, default_root
+from latchstep.journal.store import Store
 
-from .human import Human, closing
+from .driving import how_to_go_on, put_json
+from .human import Human, closing, summary
+from .running import here, state_root
 from .screen import Screen
+
+DAMAGED = 5
+"""The exit status of whoever met damage."""
+
+COLOURS = {"completed": "green", "unfinished": "yellow", "damaged": "red"}
 
 
 def list_sessions(everywhere: bool) -> int:
-    """One line a session, those of this folder unless all are asked for."""
+    """One line a session: those of this folder, and damaged ones that no longer say whose they are."""
     screen = Screen()
-    store = Store(default_root())
-    here = os.path.realpath(Path.cwd())
+    store = Store(state_root())
+    workspace = "" if everywhere else os.path.realpath(here())
     entries = store.list()
-    mine = [entry for entry in entries if everywhere or entry.workspace == here]
+    mine = [entry for entry in entries if everywhere or entry.workspace == workspace or not entry.workspace]
     for entry in mine:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last))
-        state = f"damaged: {entry.damaged}" if entry.damaged else entry.status
-        colour = "red" if entry.damaged else {"completed": "green", "unfinished": "yellow"}.get(entry.status, "dim")
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last)) if entry.last else " " * 16
+        status = "damaged" if entry.damaged else entry.status
+        shown = screen.style(status.ljust(11), COLOURS.get(status, "dim"))
         where = f"  {printable(entry.workspace)}" if everywhere else ""
-        line = f"{entry.id}  {when}  {screen.style(one_line(state, 40).ljust(11), colour)}{where}"
-        screen.line(f"{line}  {one_line(entry.prompt, 60)}")
+        what = one_line(entry.damaged or entry.prompt, 200 if entry.damaged else 60)
+        screen.line(f"{one_line(entry.id, 100)}  {when}  {shown}{where}  {what}".rstrip())
     if not mine:
-        others = len(entries) - len(mine)
-        more = f"; {others} elsewhere (latchstep sessions --all)" if others else ""
-        screen.line(f"no sessions of {printable(here)}{more}")
-    return 0
+        others = f"; {len(entries)} elsewhere (latchstep sessions --all)" if entries else ""
+        screen.line(f"no sessions of {printable(workspace) or 'any folder'}{others}")
+    return DAMAGED if any(entry.damaged for entry in mine) else 0
 
 
 def show_session(prefix: str, as_json: bool) -> int:
-    """The story of a session, every line of its journal verified. Damage ends the story and is said."""
-    store = Store(default_root())
+    """The story of a session, every line of its journal verified, and every blob."""
+    store = Store(state_root())
     session_id = store.find(prefix)
     directory = store.directory(session_id)
+    if as_json:
+        for event in read_journal(directory):
+            put_json(event)
+        return _verified(store, session_id, None)
     screen = Screen()
-    if not as_json:
-        human = Human(screen)
-    began = 0.0
-    for event in read_journal(directory):
-        if as_json:
-            sys.stdout.write(ev.encode_event(event).decode() + "\n")
-            continue
-        if isinstance(event, ev.SessionCreated):
-            screen.line(screen.style(f"session {session_id} · {printable(event.workspace) or 'no workspace'}", "bold"))
-        elif isinstance(event, ev.SessionOpened) and event.epoch > 1:
-            screen.line(screen.style(f"{_clock(event)}  opened again (process {event.pid})", "yellow"))
-        elif isinstance(event, ev.RunStarted):
-            began = event.time
-            mode = printable(str(event.setup.get("mode", "")))
-            screen.line(
-                screen.style(f"{_clock(event)}  {printable(event.model)}{' · mode ' + mode if mode else ''}", "dim")
-            )
-        elif isinstance(event, ev.ApprovalRequested):
-            for question in event.questions:
-                screen.line(screen.style(f"  asked: may {printable(question.name)} run?", "yellow"))
-        elif isinstance(event, ev.RunFinished):
-            closing(event, max(event.elapsed, event.time - began), session_id, str(directory), screen)
-            screen.line()
-        else:
-            human.show(event)
-    return 0
+    story = Story(screen, session_id, str(directory))
+    try:
+        for event in read_journal(directory):
+            story.tell(event)
+    except JournalError:
+        if story.began:
+            screen.line(screen.style("here the story ends: what follows does not verify", "red"))
+        raise
+    story.end()
+    return _verified(store, session_id, screen)
+
+
+def _verified(store: Store, session_id: str, screen: Screen | None) -> int:
+    """What only a verification of everything finds: a torn end, which is no damage, and blobs, which are."""
+    report = store.verify(session_id)
+    if report.torn and screen is not None:
+        end = f"{printable(report.torn)}, and nothing proves that it was ever acknowledged"
+        screen.line(screen.style(f"(the record ends in what does not verify, and is not told: {end})", "yellow"))
+    if report.blobs:
+        raise JournalError(f"{len(report.blobs)} of its blobs do not verify: {', '.join(report.blobs)}")
+    return 0 if report.sound else DAMAGED
+
+
+class Story:
+    """Tells stored events in their order, with what live events need not say."""
+
+    def __init__(self, screen: Screen, session_id: str, where: str) -> None:
+        self.screen, self.session_id, self.where = screen, session_id, where
+        self.human = Human(screen)
+        self.began = self.running = False
+        self.calls: dict[str, str] = {}
+
+    def tell(self, event: ev.Event) -> None:
+        screen, self.began = self.screen, True
+        match event:
+            case ev.SessionCreated():
+                where = printable(event.workspace) or "no workspace"
+                screen.line(screen.style(f"session {self.session_id} · {where}", "bold"))
+                if event.parent:
+                    origin = f"a copy of {one_line(event.parent, 100)} up to line {event.parent_seq}"
+                    screen.line(screen.style(origin, "dim"))
+            case ev.SessionOpened() if event.epoch > 1:
+                screen.line(screen.style(f"{_clock(event)}  opened again (process {event.pid})", "yellow"))
+            case ev.RunStarted():
+                self.running = True
+                mode = printable(str(event.setup.get("mode", "ask"))) if event.setup else ""
+                said = f"{_clock(event)}  {printable(event.model)}{' · mode ' + mode if mode else ''}"
+                screen.line(screen.style(said, "dim"))
+            case ev.MessageCompleted():
+                self.calls |= {call.id: summary(call.arguments) for call in event.message.calls}
+                self.human.show(event)
+            case ev.ApprovalRequested():
+                for question in event.questions:
+                    call = f"{one_line(question.name, 40)} {one_line(self.calls.get(question.call_id, ''), 110)}"
+                    screen.line(screen.style(f"  asked: {call.rstrip()}", "yellow"))
+            case ev.RunFinished():
+                self.running = False
+                closing(event, event.elapsed, self.session_id, self.where, screen)
+                screen.line()
+            case ev.Unknown():
+                screen.line(screen.style(f"  ({one_line(event.name, 60)}: an event this version does not know)", "dim"))
+            case _:
+                self.human.show(event)
+
+    def end(self) -> None:
+        if self.running:
+            how = how_to_go_on(self.session_id).removesuffix(' "go on"')
+            self.screen.line(self.screen.style(f"no ending is on record yet. To go on: {how}", "yellow"))
 
 
 def _clock(event: ev.Event) -> str:

@@ -11,13 +11,15 @@ import unicodedata
 _PLAIN = re.compile(r"[\x20-\x7e\n\t]*")
 _BLANKS = re.compile(r"[ \t]{40,}")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Letters, marks and symbols by category, and nothing to see: Hangul fillers, joiners, the empty Braille pattern."""
 
 
 def printable(text: str) -> str:
     """The text with every control, format, bidi, surrogate, private and unassigned character escaped.
 
-    Newlines stay, tabs become four blanks, blanks that are not U+0020 are escaped, and a run of 40 blanks or
-    more is shown as its length, so that nothing can be pushed out of sight.
+    Newlines stay, tabs become four blanks, blanks that are not U+0020 and letters that look like one are escaped,
+    and a run of 40 blanks or more is shown as its length, so that nothing can be pushed out of sight.
     """
     if not _PLAIN.fullmatch(text):
         text = "".join(_visible(char) for char in text)
@@ -28,7 +30,7 @@ def _visible(char: str) -> str:
     if char in "\n\t" or " " <= char <= "~":
         return char
     category = unicodedata.category(char)
-    if category in _HIDDEN or category == "Zs":
+    if category in _HIDDEN or category == "Zs" or char in _BLANK_LETTERS:
         code = ord(char)
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return char

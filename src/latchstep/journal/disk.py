@@ -162,5 +162,8 @@ def ensure_directory(disk: Disk, path: Path) -> None:
         pass
     except FileNotFoundError:
         ensure_directory(disk, path.parent)
-        disk.make_directory(path)
+        try:
+            disk.make_directory(path)
+        except FileExistsError:  # another process was here in between
+            pass
     disk.sync_directory(path.parent)

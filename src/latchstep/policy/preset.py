@@ -6,6 +6,7 @@ shell, and a prefix is never one.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection
 from typing import Literal, get_args
 
@@ -17,6 +18,9 @@ Mode = Literal["ask", "plan", "edits", "auto", "unconfined"]
 
 EDITING = frozenset({"write", "edit"})
 """The tools that mode `edits` lets run."""
+
+MAX_REMEDY = 200
+"""Characters of a command that a refusal repeats as what could have been allowed."""
 
 
 def preset(mode: Mode, allow: Collection[str] = (), *, asks: bool = True) -> Callable[[ToolCall, Traits], Verdict]:
@@ -43,18 +47,22 @@ def preset(mode: Mode, allow: Collection[str] = (), *, asks: bool = True) -> Cal
         if mode == "plan":
             return Verdict("refuse", "mode 'plan' only reads; --mode ask or edits would allow changes", "mode plan")
         if call.name in EDITING:
-            if mode == "edits":
-                return RUN
-            return _question(call, "--mode edits", asks)
+            return RUN if mode == "edits" else _question(call, mode, "--mode edits", asks)
         command = call.arguments.get("command")
         if isinstance(command, str) and command in allowed:
             return RUN
-        return _question(call, f"--allow {command!r}" if isinstance(command, str) else "--mode unconfined", asks)
+        return _question(call, mode, _remedy(command), asks)
 
     return policy
 
 
-def _question(call: ToolCall, remedy: str, asks: bool) -> Verdict:
+def _remedy(command: object) -> str:
+    if not isinstance(command, str):
+        return "--mode unconfined"
+    return f"--allow {shlex.quote(command)}" if len(command) <= MAX_REMEDY else "--allow with exactly this command"
+
+
+def _question(call: ToolCall, mode: Mode, remedy: str, asks: bool) -> Verdict:
     if asks:
         return Verdict("ask", f"{call.name} changes things")
-    return Verdict("refuse", f"nobody can be asked here; {remedy} would have allowed it", "mode ask")
+    return Verdict("refuse", f"nobody can be asked here; {remedy} would have allowed it", f"mode {mode}")

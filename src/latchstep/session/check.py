@@ -24,11 +24,14 @@ def checker(root: Path, spawner: Spawner | None = None) -> Checker:
     """Runs commands in `root` by this spawner, or each by one of its own that ends with it."""
 
     async def check(command: str) -> tuple[int | None, str]:
+        from latchstep.errors import ToolError
         from latchstep.tool.spawner import Spawner
 
         own = spawner or Spawner()
         try:
             ended = await own.run(command, cwd=root, timeout=MAX_SECONDS)
+        except (ToolError, ValueError) as error:
+            return None, str(error)
         finally:
             if own is not spawner:
                 await own.close()

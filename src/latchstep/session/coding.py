@@ -23,8 +23,8 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-    directory: the session's own, for outputs and `tools.lock`. path: PATH of the commands, by default ours.
-    The session's `close` ends the spawner and whatever it started.
+    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
+    path: PATH of the commands, by default ours. The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
@@ -32,7 +32,7 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root)
+    workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from latchstep.core.printable import printable
+
 _PROMPT = """\
 You are a coding agent. You work in the folder {root}, with tools, until the task is done and checked.
 
@@ -18,4 +20,5 @@ You are a coding agent. You work in the folder {root}, with tools, until the tas
 
 
 def coding_prompt(root: Path) -> str:
-    return _PROMPT.format(root=root)
+    """The prompt for work in this folder, whose name is shown escaped: it must not read as a line of ours."""
+    return _PROMPT.format(root=printable(str(root)).replace("\n", "\\n"))

@@ -1,0 +1,303 @@
+"""Signals, lost outputs and kills: the run ends or can be resumed, the session stays, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from latchstep.journal.store import Store
+from tests.cli.cli_kit import (
+    DEEP,
+    PATIENCE,
+    Done,
+    Home,
+    Terminal,
+    alive,
+    bash,
+    begun,
+    edit,
+    refused,
+    stop,
+    three_pids,
+    wait_for,
+)
+from tests.model.strict_chat import StrictChat, call_answer, text_answer
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def is_cancelled(home: Home, done: Done, reason: str) -> None:
+    """Exit status 130, the ending on record and shown, and how to go on."""
+    assert done.status == 130, done
+    assert done.raw_err == b""
+    assert home.ending()["status"] == "cancelled"
+    assert f"stopping ({reason})" in done.out
+    assert f"To go on: latchstep resume --session {home.session().name} " in done.out
+    assert Store(home.state).verify(home.session().name).sound
+
+
+def machines(folder: Path) -> Iterator[tuple[signal.Signals, Home]]:
+    """A machine for each signal, so that all three can be tried at once."""
+    for number in ENDING:
+        (folder / number.name).mkdir()
+        yield number, Home(folder / number.name)
+
+
+def test_a_signal_while_a_command_runs_ends_all_of_it(tmp_path: Path) -> None:
+    with StrictChat([bash(DEEP)] * 3) as server:
+        started = [
+            (number, home, home.start("run", "go", "--base-url", server.url, "--mode", "unconfined"))
+            for number, home in machines(tmp_path)
+        ]
+        for number, home, process in started:
+            pids = three_pids(home)
+            is_cancelled(home, stop(process, number), number.name)
+            assert not any(alive(pid) for pid in pids)
+        server.scripts = [text_answer("Back again.")]
+        again = home.run("resume", "--session", home.session().name, "go on")
+        told = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+    assert again.status == 0, again
+    assert told[0].startswith("Interrupted: this call had started and was stopped")
+
+
+def test_a_signal_while_the_model_speaks_keeps_what_is_whole(tmp_path: Path) -> None:
+    with StrictChat([begun("Half a sent", "#STALL")] * 3) as server:
+        started = [
+            (number, home, home.start("run", "go", "--base-url", server.url)) for number, home in machines(tmp_path)
+        ]
+        for number, home, process in started:
+            assert process.stdout is not None
+            shown = b""
+            while b"Half a sent" not in shown:
+                shown += os.read(process.stdout.fileno(), 4096)
+            done = stop(process, number)
+            is_cancelled(home, Done(done.status, shown + done.raw, done.raw_err), number.name)
+            assert not any("Half" in str(event) for event in home.events())
+        server.wait(lambda: server.open == 0)
+
+
+def test_a_signal_while_a_check_runs(home: Home) -> None:
+    with StrictChat([edit("a", "x"), text_answer("Done.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--mode", "edits", "--check", DEEP)
+        pids = three_pids(home)
+        is_cancelled(home, stop(process, signal.SIGTERM), "SIGTERM")
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_the_second_interrupt_leaves_at_once_and_the_run_can_be_resumed(home: Home) -> None:
+    stubborn = "trap '' TERM INT; echo $$ > pids; while true; do sleep 1; done"
+    with StrictChat([bash(stubborn), text_answer("Back.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--mode", "unconfined")
+        wait_for(lambda: (home.workspace / "pids").exists() and (home.workspace / "pids").read_text().strip())
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: any(event["type"] == "cancel.requested" for event in home.events()))
+        done = stop(process, signal.SIGINT)
+        assert done.status == 130
+        pid = int((home.workspace / "pids").read_text())
+        wait_for(lambda: not alive(pid), "the end of what ran")
+        again = home.run("resume")
+        if again.status == 2:  # the first interrupt had time to end the run
+            again = home.run("resume", "go on")
+    assert again.status in (0, 130), again
+    assert Store(home.state).verify(home.session().name).sound
+
+
+def test_killed_in_a_command_the_resume_says_so_and_nothing_is_left(home: Home) -> None:
+    with StrictChat([bash(DEEP), text_answer("I will look first.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--allow", DEEP)
+        pids = three_pids(home)
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        listed = home.run("sessions")
+        done = home.run("resume")
+        told = [m["content"] for m in server.requests[1]["messages"] if m["role"] == "tool"]
+        assert not server.refused
+    assert "unfinished" in listed.out
+    assert done.status == 0, done
+    assert not any(alive(pid) for pid in pids)
+    assert "unknown" in told[0]
+    assert "it was not run again" in told[0]
+    assert "was running when the process ended; whether it took effect is unknown" in done.out
+    assert [event["type"] for event in home.events()].count("tool.started") == 1
+    assert home.ending()["status"] == "completed"
+
+
+def test_killed_before_the_answer_the_same_question_is_asked_again(home: Home) -> None:
+    with StrictChat([begun("Never fin", "#STALL"), text_answer("Finished.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url)
+        server.wait(lambda: len(server.bodies) == 1, PATIENCE)
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        done = home.run("resume", "and be brief")
+        said = [m["content"] for m in server.requests[1]["messages"] if m["role"] == "user"]
+    assert done.status == 0, done
+    assert said == ["go", "and be brief"]
+
+
+def test_a_second_resume_is_refused_and_names_the_holder(home: Home) -> None:
+    with StrictChat([text_answer("Hi."), begun("Wait", "#STALL")]) as server:
+        assert home.run("run", "hi", "--base-url", server.url).status == 0
+        first = home.start("resume", "more")
+        server.wait(lambda: len(server.bodies) == 2, PATIENCE)
+        refused(home.run("resume", "again"), 5, f"pid {first.pid}", "latchstep resume")
+        shown = home.run("show", home.session().name)
+        assert stop(first, signal.SIGTERM).status == 130
+    assert shown.status == 0
+    assert "no ending is on record yet" in shown.out
+
+
+def test_a_moved_head_is_refused_until_it_is_wanted(home: Home) -> None:
+    def git(*args: str) -> None:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *args], cwd=home.workspace, env=home.env(), check=True, capture_output=True)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    with StrictChat([begun("Wait", "#STALL"), text_answer("Done.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url)
+        server.wait(lambda: len(server.bodies) == 1, PATIENCE)
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        git("commit", "-q", "--allow-empty", "-m", "two")
+        refused(home.run("resume"), 2, "HEAD", "--anyway")
+        assert home.run("resume", "--anyway").status == 0
+
+
+def test_a_finished_session_wants_a_task(home: Home) -> None:
+    with StrictChat([text_answer("Hi.")]) as server:
+        assert home.run("run", "hi", "--base-url", server.url).status == 0
+        before = home.events()
+        refused(home.run("resume"), 2, "no unfinished run", "TASK")
+        refused(home.run("resume", " "), 2, "blank")
+    assert home.events() == before
+
+
+def test_a_workspace_that_has_gone_is_named_and_another_can_be_given(home: Home) -> None:
+    other = home.folder / "other"
+    other.mkdir()
+    with StrictChat([text_answer("Hi."), text_answer("There.")]) as server:
+        assert home.run("run", "hi", "--base-url", server.url).status == 0
+        name = home.session().name
+        home.workspace.rmdir()
+        refused(home.run("resume", "more", "--session", name, cwd=other), 2, str(home.workspace), "--cwd")
+        assert home.run("resume", "more", "--session", name, "--cwd", str(other), cwd=other).status == 0
+
+
+def test_something_of_the_dead_run_that_lives_on_is_said(home: Home) -> None:
+    import fcntl
+
+    with StrictChat([bash("true"), begun("Wait", "#STALL"), text_answer("Done.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--allow", "true")
+        server.wait(lambda: len(server.bodies) == 2, PATIENCE)
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        lock = home.session() / "tools.lock"
+        with lock.open("rb") as held:
+            wait_for(lambda: _try_shared(held.fileno()))
+            done = home.run("resume")
+            assert done.status == 5, done
+            assert "still running" in done.err
+            assert str(lock) in done.err
+            fcntl.flock(held.fileno(), fcntl.LOCK_UN)
+        assert home.run("resume").status == 0
+
+
+def _try_shared(fd: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# -- outputs that take no more -------------------------------------------------------------------------------
+
+
+def test_a_reader_that_goes_away_cancels_the_run(home: Home) -> None:
+    with StrictChat([bash("sleep 0.2"), *[bash("true", f"call-{at}") for at in range(2, 9)]]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--mode", "unconfined")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        shown = b""
+        while b"go\n" not in shown:
+            shown += process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read().decode()
+        assert process.wait(PATIENCE) == 130
+        process.stderr.close()
+    assert "Broken pipe" in said
+    assert "latchstep resume --session" in said
+    assert "Traceback" not in said
+    assert home.ending()["status"] == "cancelled"
+
+
+def test_json_to_a_reader_that_goes_away(home: Home) -> None:
+    with StrictChat([begun("x" * 10, "#STALL")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--json")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        server.wait(lambda: len(server.bodies) == 1 or process.poll() is not None, PATIENCE)
+        assert process.wait(PATIENCE) == 130
+        assert b"Traceback" not in process.stderr.read()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("args", [["run", "go"], ["run", "go", "--json"], ["doctor"], ["sessions"], ["--help"]])
+def test_a_full_output_is_said_and_is_no_success(home: Home, args: list[str]) -> None:
+    with StrictChat([text_answer("Hi.")]) as server, Path("/dev/full").open("wb") as full:
+        more = ["--base-url", server.url] if "run" in args else []
+        done = home.run(*args, *more, stdout=full)
+    assert done.status in (1, 130), done
+    assert "No space left on device" in done.err
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_closed_streams_are_replaced_before_a_file_can_take_their_numbers(home: Home) -> None:
+    with StrictChat([bash("echo hello"), text_answer("Hi.")] * 2) as server:
+        for closed in ("<&- >&- 2>&-", ">&-"):
+            command = f"exec {sys.executable} -m latchstep run go --allow 'echo hello' --base-url {server.url} {closed}"
+            done = subprocess.run(
+                ["sh", "-c", command], cwd=home.workspace, env=home.env(), check=False, timeout=PATIENCE
+            )
+            assert done.returncode == 0
+    for session in home.sessions():
+        assert Store(home.state).verify(session.name).sound
+        assert home.ending(session)["status"] == "completed"
+
+
+def test_show_to_a_reader_that_goes_away_is_quiet(home: Home) -> None:
+    many: Any = call_answer(*((f"call-{at}", "list", '{"path": "."}') for at in range(300)))
+    with StrictChat([many, text_answer("Hi.")]) as server:
+        assert home.run("run", "hi", "--base-url", server.url).status == 0
+    process = home.start("show", home.session().name)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(PATIENCE) == 1
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+def test_a_terminal_that_hangs_up_ends_the_run(home: Home) -> None:
+    with (
+        StrictChat([bash(DEEP)]) as server,
+        Terminal(home, "run", "go", "--base-url", server.url, "--allow", DEEP) as it,
+    ):
+        pids = three_pids(home)
+        it.hang_up()
+        it.process.wait(PATIENCE)
+    assert home.ending()["status"] == "cancelled"
+    assert not any(alive(pid) for pid in pids)
