@@ -64,7 +64,7 @@ class Decoder:
         """A `finish_reason` was seen: the answer is whole, only its usage may be missing."""
         return bool(self._finish)
 
-    def feed(self, data: str) -> list[Chunk]:
+    def feed(self, event: str, data: str) -> list[Chunk]:
         """Raises ModelError: what the server reported, or `protocol` for what is not JSON."""
         data = data.strip()
         if not data or self.done:
@@ -73,9 +73,9 @@ class Decoder:
             self.done = True
             return []
         chunks: list[Chunk] = []
-        for event in _load(data):
-            if isinstance(event, dict):
-                self._event(event, chunks)
+        for value in load_values(data):
+            if isinstance(value, dict):
+                self._event(value, chunks)
         return chunks
 
     def end(self) -> list[Chunk]:
@@ -253,7 +253,7 @@ class Decoder:
             self._cost = float(cost)
 
 
-def _load(data: str) -> list[Any]:
+def load_values(data: str) -> list[Any]:
     """The JSON values in one event: one, or several where a server ends its events with a single line break."""
     try:
         value = _decoder.decode(data)
