@@ -75,15 +75,16 @@ class Decoder:
 
     def feed(self, event: str, data: str) -> list[Chunk]:
         """Raises ModelError: what the server reported, or `protocol`."""
-        chunks: list[Chunk] = []
+        data = data.strip()
+        if self.done or not data or data == "[DONE]":
+            return []
         self._size += len(data) + _EVENT
         if self._size > MAX_ANSWER:
             raise ModelError("protocol", f"the answer is larger than MAX_ANSWER ({self._size} of {MAX_ANSWER})")
-        data = data.strip()
-        if data and data != "[DONE]":
-            for value in load_values(data):
-                if isinstance(value, dict) and not self.done:
-                    self._event(value, chunks)
+        chunks: list[Chunk] = []
+        for value in load_values(data):
+            if isinstance(value, dict) and not self.done:
+                self._event(value, chunks)
         return chunks
 
     def end(self) -> list[Chunk]:

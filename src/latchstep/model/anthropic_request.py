@@ -92,7 +92,7 @@ class Encoder:
         return list(self._tools[1])
 
     def _paused(self, last: Message) -> bool:
-        return any(isinstance(block, Provider) for block in last.blocks) and self._own(last)
+        return self._own(last) and any(isinstance(block, Provider) and _provider(block) for block in last.blocks)
 
     def _own(self, message: Message) -> bool:
         return message.origin.partition(":")[0] == self._origin.partition(":")[0]
@@ -139,10 +139,10 @@ class Encoder:
                 content.append({**extra, "type": "tool_use", "id": next(wire), "name": name, "input": block.arguments})
             elif isinstance(block, Text) and visible(block.text):
                 content.append({**(opaque if own else {}), "type": "text", "text": block.text})
-            elif isinstance(block, Thinking) and mine and isinstance(opaque.get("redacted"), str):
+            elif isinstance(block, Thinking) and mine and field_text(opaque, "redacted"):
                 rest = {key: opaque[key] for key in opaque if key != "redacted"}
                 content.append({**rest, "type": "redacted_thinking", "data": opaque["redacted"]})
-            elif isinstance(block, Thinking) and mine and opaque.get("signature"):
+            elif isinstance(block, Thinking) and mine and field_text(opaque, "signature"):
                 content.append({**opaque, "type": "thinking", "thinking": block.text})
             elif isinstance(block, Provider) and own and field_text(block.data, "id") not in open_uses:
                 content += _provider(block)
