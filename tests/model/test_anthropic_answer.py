@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from types import UnionType
 from typing import (
     Annotated,
@@ -411,6 +412,11 @@ NEWER = ("abort_reason",)
 """Fields of recorded answers that the SDK does not know, neither in answers nor in requests."""
 
 
+@cache
+def hints_of(form: Any) -> dict[str, Any]:
+    return get_type_hints(form)
+
+
 def misfit(value: Any, hint: Any, at: str = "body") -> str | None:
     """Why a value is not what a type of the SDK's parameters says, None where it is. Unknown keys are refused."""
     if get_origin(hint) in (Required, NotRequired, Annotated):
@@ -419,7 +425,7 @@ def misfit(value: Any, hint: Any, at: str = "body") -> str | None:
     if hint in (Any, object):
         return None
     if hasattr(hint, "__required_keys__"):
-        hints = get_type_hints(hint, include_extras=False)
+        hints = hints_of(hint)
         if not isinstance(value, dict) or value.keys() - hints.keys() or hint.__required_keys__ - value.keys():
             return f"{at}: {value!r:.200} is no {hint.__name__}"
         return next((why for key in value if (why := misfit(value[key], hints[key], f"{at}.{key}"))), None)

@@ -254,6 +254,8 @@ def encode_raw(*messages: Message) -> Any:
 def test_a_conversation_begins_and_ends_with_the_user() -> None:
     assert contents() == [("user", [text(BEGIN)])]
     assert contents(said(Text("a"))) == [("user", [text(BEGIN)]), ("assistant", [text("a")]), ("user", [text(GO_ON)])]
+    server = Provider("anthropic.server_tool_use", {"type": "server_tool_use", "id": "s", "name": "w", "input": {}})
+    assert contents(user("a"), said(Text("b"), server, origin="openai:m"))[-1] == ("user", [text(GO_ON)])
     assert contents(result("ghost"), said(signed("x"))) == [("user", [text(BEGIN)])]
 
 
@@ -350,6 +352,7 @@ providers = st.sampled_from(
     [
         Provider("anthropic.lost.tool_use", {"type": "tool_use", "id": "c1", "name": "x", "input": {}}),
         Provider("anthropic.", {}),
+        Provider("anthropic.tool_use", {"type": "tool_use", "id": "c1", "name": "x", "input": {}}),
         Provider("x", {"type": "text"}),
     ]
 )

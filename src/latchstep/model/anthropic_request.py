@@ -179,7 +179,8 @@ def _open_uses(blocks: Iterable[Block]) -> set[str]:
 
 
 def _provider(block: Provider) -> list[dict[str, Any]]:
-    if not block.kind.startswith(KIND) or block.kind.startswith(LOST) or not isinstance(block.data.get("type"), str):
+    known = block.kind.startswith(KIND) and not block.kind.startswith(LOST)
+    if not known or field_text(block.data, "type") in ("", "tool_use", "tool_result"):  # calls have one form only
         return []
     return [{key: value for key, value in block.data.items() if key != "cache_control"}]
 
@@ -214,17 +215,13 @@ def _message(role: str, content: list[dict[str, Any]]) -> bytes:
 
 
 def _marked(parts: list[bytes]) -> list[int]:
-    """Where to mark the end of the cached prefix: at the last user message, and at the one the answer before it was
-    given to. The second is where the last request ended: the API looks back over 20 blocks only, and a step may have
-    more. (https://platform.claude.com/docs/en/build-with-claude/prompt-caching)"""
+    """Where to mark the end of the cached prefix: at the last user message and at the one before it, with which the
+    last request ended: the API looks back over 20 blocks only, and one step may have more.
+    (https://platform.claude.com/docs/en/build-with-claude/prompt-caching)"""
     found: list[int] = []
-    answered = True
     for at in range(len(parts) - 1, -1, -1):
-        if not parts[at].startswith(_USER):
-            answered = True
-        elif answered:
+        if parts[at].startswith(_USER):
             found.append(at)
-            answered = False
             if len(found) == 2:
                 break
     return found
