@@ -28,7 +28,7 @@ def decode(events: Iterable[Any], known: Iterable[str] = TOOLS) -> list[Chunk]:
     chunks: list[Chunk] = []
     for event in events:
         if not (isinstance(event, str) and event.startswith("#")):
-            chunks += decoder.feed(event if isinstance(event, str) else json.dumps(event))
+            chunks += decoder.feed("message", event if isinstance(event, str) else json.dumps(event))
     return chunks + decoder.end()
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from latchstep.core.message import Block, Image, Message, Provider, Text, Thinking, ToolCall, ToolResult, user
 from latchstep.errors import DefinitionError
-from latchstep.model import chat_request
+from latchstep.model import history
 from latchstep.model.base import Request, ToolSpec
-from latchstep.model.chat_request import NO_OUTPUT, NO_RESULT, Dialect, Encoder, legal_name
+from latchstep.model.chat_request import Dialect, Encoder
+from latchstep.model.history import NO_OUTPUT, NO_RESULT, legal_name
 from tests.model.strict_chat import refusal
 
 ORIGIN = "openai-chat:m"
@@ -172,7 +173,7 @@ def test_names_are_made_legal_and_stay_distinct() -> None:
     legal = [legal_name(name) for name in names]
     assert legal[0] == "read"
     assert len(set(legal)) == len(names)
-    assert all(chat_request._LEGAL.fullmatch(name) for name in legal)
+    assert all(history._LEGAL.fullmatch(name) for name in legal)
 
 
 def test_dirty_text_is_cleaned() -> None:
@@ -263,12 +264,13 @@ def test_only_new_messages_are_read() -> None:
 
 def test_kept_histories_are_bounded() -> None:
     encoder = Encoder("m")
-    histories = [[user("x" * 1_000), user("y")] for _ in range(chat_request.MAX_CACHED + 10)]
-    for history in histories:
-        encoder.encode(request(View(history)))
-    assert len(encoder._kept) == chat_request.MAX_CACHED
-    assert encoder._kept_bytes == sum(kept.size for kept in encoder._kept.values())
-    big = [user("x" * chat_request.MAX_CACHED_BYTES), user("y")]
+    cache = encoder._history
+    histories = [[user("x" * 1_000), user("y")] for _ in range(history.MAX_CACHED + 10)]
+    for grown in histories:
+        encoder.encode(request(View(grown)))
+    assert len(cache._kept) == history.MAX_CACHED
+    assert cache._kept_bytes == sum(kept.size for kept in cache._kept.values())
+    big = [user("x" * history.MAX_CACHED_BYTES), user("y")]
     encoder.encode(request(View(big)))
     encoder.encode(request(View(histories[0])))
-    assert encoder._kept_bytes <= chat_request.MAX_CACHED_BYTES
+    assert cache._kept_bytes <= history.MAX_CACHED_BYTES

@@ -18,11 +18,11 @@ import asyncio, sys
 from latchstep.core.message import user
 from latchstep.errors import ModelError
 from latchstep.model.base import Request
-from latchstep.model.openai_chat import OpenAIChat
+from latchstep.model.openai_chat import build
 
 async def main():
     try:
-        async for chunk in OpenAIChat("m", sys.argv[1]).stream(Request(request_id="r", messages=(user("hi"),))):
+        async for chunk in build("m", sys.argv[1]).stream(Request(request_id="r", messages=(user("hi"),))):
             print(chunk)
     except ModelError as error:
         print(error)

@@ -23,7 +23,8 @@ from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Deadlines
 from latchstep.model.base import Model, Request, ToolSpec
 from latchstep.model.failure import retry_after
-from latchstep.model.openai_chat import OpenAIChat, check_key, endpoint
+from latchstep.model.openai_chat import build
+from latchstep.model.wire import check_key, endpoint
 from tests.model.strict_chat import StrictChat, call_answer, split, text_answer
 from tests.model.vectors import vector
 
@@ -61,7 +62,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 def answer(script: Any, **options: Any) -> Any:
     """The `Completed` of one script, or the ModelError it raised."""
     with StrictChat([script]) as server:
-        model = OpenAIChat("m", server.url, KEY, **options)
+        model = build("m", server.url, KEY, **options)
         try:
             *_, last = run(collect(model))
         except ModelError as error:
@@ -79,9 +80,9 @@ def test_answers_with_calls_can_be_answered(id: str) -> None:
     """Each vector through the wire; the calls it gives, with results, make a request the strict server takes."""
     for script in split(vector(id)):
         with StrictChat([script, text_answer("hello")]) as server:
-            model = OpenAIChat("m", server.url, KEY)
+            model = build("m", server.url, KEY)
 
-            async def two(model: OpenAIChat = model) -> list[Chunk]:
+            async def two(model: Model = model) -> list[Chunk]:
                 first = (await collect(model))[-1]
                 assert isinstance(first, Completed)
                 calls = [block for block in first.blocks if isinstance(block, ToolCall)]
@@ -136,7 +137,7 @@ async def post_raw(messages: list[Any]) -> int:
 
 def test_names_that_the_wire_cannot_carry_come_back_as_they_are() -> None:
     with StrictChat(strict=False) as server:
-        model = OpenAIChat("m", server.url)
+        model = build("m", server.url)
         with pytest.raises(ModelError):
             run(collect(model))
         (sent,) = (tool["function"]["name"] for tool in server.requests[0]["tools"] if "fs" in tool["function"]["name"])
@@ -198,7 +199,7 @@ def test_no_connection() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         with pytest.raises(ModelError, match=f"cannot connect to 127.0.0.1:{port}.*is the server running") as caught:
-            run(collect(OpenAIChat("m", f"http://127.0.0.1:{port}/v1")))
+            run(collect(build("m", f"http://127.0.0.1:{port}/v1")))
         assert caught.value.kind == "network"
 
 
@@ -212,7 +213,7 @@ def test_a_connection_that_never_stands() -> None:
             for filler in fillers:
                 filler.setblocking(False)
                 filler.connect_ex(listener.getsockname())
-            model = OpenAIChat("m", f"http://127.0.0.1:{listener.getsockname()[1]}", deadlines=Deadlines(connect=0.2))
+            model = build("m", f"http://127.0.0.1:{listener.getsockname()[1]}", deadlines=Deadlines(connect=0.2))
             with pytest.raises(ModelError, match="`connect`") as caught:
                 run(collect(model))
             assert caught.value.kind == "timeout"
@@ -232,7 +233,7 @@ def test_the_callers_own_time_does_not_count() -> None:
         return seen
 
     with StrictChat([script]) as server:
-        model = OpenAIChat("m", server.url, deadlines=QUICK)
+        model = build("m", server.url, deadlines=QUICK)
         assert isinstance(run(slowly())[-1], Completed)
 
 
@@ -242,7 +243,7 @@ def test_cancelling_closes_the_connection() -> None:
         with StrictChat([script]) as server:
 
             async def cancelled(server: StrictChat = server) -> None:
-                task = asyncio.create_task(collect(OpenAIChat("m", server.url)))
+                task = asyncio.create_task(collect(build("m", server.url)))
                 await asyncio.to_thread(server.wait, lambda: bool(server.bodies))
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -256,7 +257,7 @@ def test_leaving_in_the_middle_closes_the_connection() -> None:
     with StrictChat([[*text_answer("hello")[:1], "#STALL"]]) as server:
 
         async def leave() -> None:
-            chunks: Any = OpenAIChat("m", server.url).stream(ask())
+            chunks: Any = build("m", server.url).stream(ask())
             async with aclosing(chunks):
                 assert isinstance(await anext(chunks), Delta)
             assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -268,7 +269,7 @@ def test_leaving_in_the_middle_closes_the_connection() -> None:
 def test_one_client_a_loop_and_its_connection_is_used_again() -> None:
     scripts = [text_answer("hello") for _ in range(8)]
     with StrictChat(scripts) as server:
-        model = OpenAIChat("m", server.url)
+        model = build("m", server.url)
 
         async def four() -> None:
             for _ in range(4):
@@ -283,7 +284,7 @@ def test_one_client_a_loop_and_its_connection_is_used_again() -> None:
 
 def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
     with StrictChat([text_answer("hello"), ["#DROP"], text_answer("hello"), ["#DROP"], ["#DROP"]]) as server:
-        model = OpenAIChat("m", server.url)
+        model = build("m", server.url)
 
         async def three() -> None:
             await collect(model)
@@ -297,7 +298,7 @@ def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
         run(three())
     with StrictChat([["#DROP"], text_answer("hello")]) as server:
         with pytest.raises(ModelError, match="broke"):  # a new connection that breaks is an error
-            run(collect(OpenAIChat("m", server.url)))
+            run(collect(build("m", server.url)))
         assert len(server.bodies) == 1
 
 
@@ -306,7 +307,7 @@ def test_close_for_those_who_run_their_own_loop() -> None:
         loop = asyncio.new_event_loop()
 
         async def once() -> None:
-            await collect(OpenAIChat("m", server.url))
+            await collect(build("m", server.url))
             await http.close()
 
         loop.run_until_complete(once())
@@ -317,7 +318,7 @@ def test_close_for_those_who_run_their_own_loop() -> None:
 
 def test_several_loops_in_threads() -> None:
     with StrictChat([text_answer("hello") for _ in range(8)]) as server:
-        model = OpenAIChat("m", server.url)
+        model = build("m", server.url)
         seen: list[Any] = []
         threads = [threading.Thread(target=lambda: seen.append(asyncio.run(collect(model))[-1])) for _ in range(8)]
         for thread in threads:
@@ -397,10 +398,10 @@ def test_keys_and_urls_are_checked_before_anything_is_sent() -> None:
     assert check_key(" key\n") == "key"
     for key in ("sk a", "sk\na", "ské", "sk\u200b"):
         with pytest.raises(ModelError, match="position 3") as caught:
-            OpenAIChat("m", "http://h", key)
+            build("m", "http://h", key)
         assert caught.value.kind == "auth"
         assert key not in str(caught.value)
-    assert KEY not in repr(OpenAIChat("m", "http://h", KEY))
+    assert KEY not in repr(build("m", "http://h", KEY))
     for base_url, posted, shown in [
         ("http://h:1/v1/", "http://h:1/v1/chat/completions", None),
         ("https://h/v1/chat/completions", "https://h/v1/chat/completions", None),
@@ -410,10 +411,10 @@ def test_keys_and_urls_are_checked_before_anything_is_sent() -> None:
             "https://h/x/chat/completions",
         ),
     ]:
-        assert endpoint(base_url) == (posted, shown or posted)
+        assert endpoint(base_url, "/chat/completions") == (posted, shown or posted)
     for base_url in ("", "h/v1", "ftp://h", "http://", "http://h:x/", "http://h /v1", "http://[", "http://hé"):
         with pytest.raises(DefinitionError, match="base_url"):
-            endpoint(base_url)
+            endpoint(base_url, "/chat/completions")
 
 
 def test_importing_is_cheap() -> None:

@@ -13,7 +13,7 @@ from latchstep.core.chunk import Chunk, Completed, Delta, Failed
 from latchstep.core.message import Text, user
 from latchstep.errors import RETRYABLE, ModelError
 from latchstep.model.base import Model, Request
-from latchstep.model.openai_chat import OpenAIChat
+from latchstep.model.openai_chat import build
 from latchstep.model.retry import retrying
 from tests.model.strict_chat import StrictChat, split, text_answer
 from tests.model.vectors import vector
@@ -139,7 +139,7 @@ def test_retry_after_is_a_minimum_and_above_the_cap_nothing_is_begun() -> None:
 
 def test_b36_over_the_wire() -> None:
     with StrictChat(split(vector("B36"))) as server:
-        chunks, waits, error = run(OpenAIChat("m", server.url))
+        chunks, waits, error = run(build("m", server.url))
         assert len(server.bodies) == 3
         assert server.bodies[0] == server.bodies[1] == server.bodies[2]
     assert waits[0] >= 2
@@ -153,11 +153,11 @@ def test_b31_and_b33_are_asked_again() -> None:
     half = text_answer("Par")[:1]
     for first in ([*half, "#EOF"], [*half, "#RST"], [*half, {"error": {"type": "overloaded_error", "message": "x"}}]):
         with StrictChat([first, text_answer("hello")]) as server:
-            chunks, waits, error = run(OpenAIChat("m", server.url))
+            chunks, waits, error = run(build("m", server.url))
             assert (len(waits), error, len(server.bodies)) == (1, None, 2)
             assert sum(isinstance(chunk, Completed) for chunk in chunks) == 1
     with StrictChat([[*half, {"error": {"type": "invalid_request_error", "message": "x"}}]]) as server:
-        assert run(OpenAIChat("m", server.url))[1] == []
+        assert run(build("m", server.url))[1] == []
         assert len(server.bodies) == 1
 
 

@@ -7,6 +7,7 @@ Keys come from an argument or the environment, never from a file.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -15,27 +16,34 @@ from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Deadlines
 from latchstep.model.base import Model
 from latchstep.model.chat_request import Dialect
-from latchstep.model.openai_chat import OpenAIChat, check_key
 from latchstep.model.retry import retrying
+from latchstep.model.wire import check_key
 
+ANTHROPIC = "https://api.anthropic.com"
 OPENAI = "https://api.openai.com/v1"
+MISTRAL = Dialect(short_ids=True, usage=False)
 
 
 class Service(msgspec.Struct, frozen=True):
-    """A service that speaks Chat Completions. key: the variable that holds its key, "" where it wants none."""
+    """One service. key: the variable that holds its key, "" where it wants none. wire: the module here whose `build`
+    makes the model. settings: what else that is given, by name. url: the variable that may name another server, one
+    that may want no key."""
 
     base_url: str
     key: str = ""
-    dialect: Dialect = Dialect()
+    wire: str = "openai_chat"
+    settings: dict[str, Any] = {}
+    url: str = ""
     local: bool = False
 
 
 SERVICES: dict[str, Service] = {
-    "openai-chat": Service(OPENAI, "OPENAI_API_KEY"),
+    "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL"),
+    "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL"),
     "openrouter": Service("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "groq": Service("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Service("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    "mistral": Service("https://api.mistral.ai/v1", "MISTRAL_API_KEY", Dialect(short_ids=True, usage=False)),
+    "mistral": Service("https://api.mistral.ai/v1", "MISTRAL_API_KEY", settings={"dialect": MISTRAL}),
     "xai": Service("https://api.x.ai/v1", "XAI_API_KEY"),
     "together": Service("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
     "ollama": Service("http://127.0.0.1:11434/v1", local=True),
@@ -44,7 +52,7 @@ SERVICES: dict[str, Service] = {
     "vllm": Service("http://127.0.0.1:8000/v1", local=True),
 }
 
-NOT_YET = {"anthropic", "openai", "gemini"}
+NOT_YET = {"openai", "gemini"}
 """Providers whose own protocol is planned and not built yet."""
 
 LOCAL_DEADLINES = Deadlines(connect=5.0, first=1_800.0, between=600.0)
@@ -69,22 +77,22 @@ def model(
     service = SERVICES.get(provider)
     if service is None or not colon or not known_as.strip():
         raise DefinitionError(_no_such(name, provider))
-    url = base_url or (os.environ.get("OPENAI_BASE_URL") if provider == "openai-chat" else None) or service.base_url
-    dialect = service.dialect
-    at_openai = url.partition("://")[2].partition("/")[0].lower() == "api.openai.com"
-    if at_openai:
-        dialect = msgspec.structs.replace(dialect, max_tokens="max_completion_tokens")
-    needed = at_openai if provider == "openai-chat" else bool(service.key)
-    built = OpenAIChat(
+    url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
+    needed = bool(service.key) and (not service.url or _host(url) == _host(service.base_url))
+    built: Model = import_module(f"latchstep.model.{service.wire}").build(
         known_as.strip(),
         url,
         _key(provider, service, api_key, needed),
         name=name,
         options=options,
-        dialect=dialect,
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
+        **service.settings,
     )
     return retrying(built)
+
+
+def _host(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].lower()
 
 
 def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:

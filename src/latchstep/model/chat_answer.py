@@ -10,13 +10,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from latchstep.core.assemble import Assembler
 from latchstep.core.chunk import Chunk, Delta, DeltaKind
 from latchstep.core.message import Opaque, StopReason, Usage, clean, clean_json
 from latchstep.errors import ModelError
 from latchstep.model.failure import body_failure
+from latchstep.model.sse import load_values
 
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "stop",
@@ -40,7 +39,6 @@ _FAILURES = {
     "model_context_window_exceeded": "model_context_window_exceeded",
 }
 _MAX_COUNT = 2**53
-_decoder = msgspec.json.Decoder()
 
 
 class Decoder:
@@ -64,7 +62,7 @@ class Decoder:
         """A `finish_reason` was seen: the answer is whole, only its usage may be missing."""
         return bool(self._finish)
 
-    def feed(self, data: str) -> list[Chunk]:
+    def feed(self, event: str, data: str) -> list[Chunk]:
         """Raises ModelError: what the server reported, or `protocol` for what is not JSON."""
         data = data.strip()
         if not data or self.done:
@@ -73,9 +71,9 @@ class Decoder:
             self.done = True
             return []
         chunks: list[Chunk] = []
-        for event in _load(data):
-            if isinstance(event, dict):
-                self._event(event, chunks)
+        for value in load_values(data):
+            if isinstance(value, dict):
+                self._event(value, chunks)
         return chunks
 
     def end(self) -> list[Chunk]:
@@ -251,27 +249,6 @@ class Decoder:
         cost = usage.get("cost")
         if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COUNT:
             self._cost = float(cost)
-
-
-def _load(data: str) -> list[Any]:
-    """The JSON values in one event: one, or several where a server ends its events with a single line break."""
-    try:
-        value = _decoder.decode(data)
-    except (ValueError, RecursionError):
-        value = _load_odd(data)
-    return value if isinstance(value, list) else [value]
-
-
-def _load_odd(data: str) -> Any:
-    try:
-        try:
-            return json.loads(data)  # takes lone surrogates and NaN
-        except ValueError:
-            lines = [line for line in data.split("\n") if line.strip() not in ("", "[DONE]")]
-            return [json.loads(line) for line in lines]
-    except (ValueError, RecursionError):
-        shown = clean(" ".join(data[:400].split()))[:80]
-        raise ModelError("protocol", f"the server sent an event that is not JSON: {shown}") from None
 
 
 def _is_failure(event: dict[str, Any]) -> bool:

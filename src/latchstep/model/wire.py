@@ -1,0 +1,222 @@
+"""One streaming POST a request, for every provider: its deadlines, its errors, the names of tools.
+
+Rule: a wire is an encoder and a decoder, both pure, both in files of their own; what lies between them is here, once.
+The key is in no error, no log and no `repr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from latchstep.core.chunk import Chunk, Completed, Delta
+from latchstep.core.message import ToolCall
+from latchstep.errors import DefinitionError, ModelError
+from latchstep.http import Answer, Deadlines, stream_post
+from latchstep.model.base import Request
+from latchstep.model.failure import http_failure
+from latchstep.model.history import legal_name
+from latchstep.model.sse import MAX_EVENT, SSEParser
+
+MAX_ERROR_BODY = 64 * 1024
+"""Bytes of an error's body that are read."""
+
+LINGER = 5.0
+"""Seconds to wait for usage and the end of the stream once the answer itself is whole."""
+
+CLOSING = 0.1
+"""Seconds to wait for the end of the body after the stream's last word, so that the connection can be used again."""
+
+
+class Decoder(Protocol):
+    """Turns the events of one answer into chunks. Pure: it raises ModelError and nothing else."""
+
+    @property
+    def finished(self) -> bool:
+        """The answer is whole; only its usage may be missing."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """The stream's last word was seen: nothing more will come."""
+        ...
+
+    def feed(self, event: str, data: str) -> list[Chunk]:
+        """One event: its name ("message" where it has none) and its data. A whole answer that was not streamed
+        comes as one event without a name, "". Raises ModelError: what the server reported, or `protocol`."""
+        ...
+
+    def end(self) -> list[Chunk]:
+        """The `Completed`. Raises ModelError("protocol") where the stream ended before the answer did."""
+        ...
+
+
+class Wire:
+    """A model behind an HTTP API.
+
+    name: what the journal calls it. url: see `endpoint`. decoder: makes one for an answer; it is given the tools'
+    names as they were sent. key: blotted out of errors. rename: a tool's name as the API takes it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: tuple[str, str],
+        headers: Mapping[str, str],
+        encode: Callable[[Request], bytes],
+        decoder: Callable[[Iterable[str]], Decoder],
+        *,
+        key: str = "",
+        deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
+        rename: Callable[[str], str] = legal_name,
+    ) -> None:
+        self._name = name
+        self._url, self._shown = url
+        self._headers = {"content-type": "application/json", "accept": "text/event-stream", **headers}
+        self._encode, self._decoder, self._rename = encode, decoder, rename
+        self._key, self._deadlines = key, deadlines
+
+    def __repr__(self) -> str:
+        return f"Wire({self._name!r}, {self._shown!r})"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def stream(self, request: Request) -> AsyncIterator[Chunk]:
+        """Deltas, then one `Completed`. Raises ModelError; DefinitionError for an option that cannot be sent."""
+        body = self._encode(request)
+        names = {self._rename(tool.name): tool.name for tool in request.tools}
+        renamed = any(wire != real for wire, real in names.items())
+        decoder = self._decoder(names)
+        try:
+            async with stream_post(self._url, body, self._headers, self._deadlines) as answer:
+                if answer.status != 200:
+                    raise http_failure(answer.status, answer.headers, await _whole(answer, MAX_ERROR_BODY), self._shown)
+                reading = _Reading(answer, decoder, self._shown)
+                while chunks := await reading.next():
+                    for chunk in chunks:
+                        yield _restored(chunk, names) if renamed else chunk
+        except ModelError as error:
+            if self._key and self._key in error.message:
+                error.message = error.message.replace(self._key, "***")
+                error.args = (error.message,)
+            raise
+
+
+class _Reading:
+    """Reads one answer: events, or one JSON value from a server that does not stream."""
+
+    def __init__(self, answer: Answer, decoder: Decoder, url: str) -> None:
+        self._answer, self._decoder, self._url = answer, decoder, url
+        self._parser: SSEParser | None = None
+        self._over = False
+
+    async def next(self) -> list[Chunk]:
+        """The next chunks; an empty list once `Completed` is out."""
+        while not self._over:
+            try:
+                chunks = await (self._begin() if self._parser is None else self._more(self._parser))
+            except ModelError:
+                if not self._decoder.finished:
+                    raise
+                chunks = self._end()  # the answer is whole; nothing may spoil it any more
+            if chunks:
+                return chunks
+        return []
+
+    async def _begin(self) -> list[Chunk]:
+        self._parser = SSEParser()
+        first, start = b"", b""
+        while not start and (more := await self._answer.read()):
+            first += more
+            start = first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]  # says what kind of body this is
+            if len(first) > MAX_ERROR_BODY:
+                break
+        if start == b"<":
+            raise http_failure(self._answer.status, self._answer.headers, "<", self._url)
+        if start in (b"{", b"["):
+            chunks = self._decoder.feed("", await _whole(self._answer, MAX_EVENT, first))
+            return chunks + self._end()
+        return self._feed(self._parser.feed(first))
+
+    async def _more(self, parser: SSEParser) -> list[Chunk]:
+        patience = CLOSING if self._decoder.done else LINGER if self._decoder.finished else None
+        piece = await self._answer.read(patience)
+        if piece:
+            return self._feed(parser.feed(piece))
+        return self._feed(parser.flush()) + self._end()
+
+    def _feed(self, events: list[tuple[str, str]]) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for event, data in events:
+            chunks += self._decoder.feed(event, data)
+        if chunks:
+            self._answer.progress()
+        return chunks
+
+    def _end(self) -> list[Chunk]:
+        self._over = True
+        return self._decoder.end()
+
+
+async def _whole(answer: Answer, limit: int, first: bytes = b"") -> str:
+    """The whole body as text, up to `limit` bytes; an answer may not be larger, an error is cut there."""
+    pieces, size = [first], len(first)
+    while size <= limit and (piece := await answer.read()):
+        pieces.append(piece)
+        size += len(piece)
+    if size > limit and answer.status == 200:
+        raise ModelError("protocol", f"the answer is larger than MAX_EVENT ({size} of {limit} bytes)")
+    return b"".join(pieces)[:limit].decode("utf-8-sig", "replace")
+
+
+def _restored(chunk: Chunk, names: dict[str, str]) -> Chunk:
+    """The chunk with the tools' own names instead of those that the wire allows."""
+    if isinstance(chunk, Delta) and chunk.name:
+        return msgspec.structs.replace(chunk, name=names.get(chunk.name, chunk.name))
+    if isinstance(chunk, Completed):
+        blocks = tuple(
+            msgspec.structs.replace(block, name=names.get(block.name, block.name))
+            if isinstance(block, ToolCall)
+            else block
+            for block in chunk.blocks
+        )
+        return msgspec.structs.replace(chunk, blocks=blocks)
+    return chunk
+
+
+def endpoint(base_url: str, suffix: str) -> tuple[str, str]:
+    """(the URL to post to, the same without user, password and query). Raises DefinitionError.
+
+    `suffix` is the API's own path; `base_url` may already end in its beginning (`…/v1` and `/v1/messages`).
+    A query in `base_url` is kept.
+    """
+    from urllib.parse import urlsplit, urlunsplit
+
+    try:
+        parts = urlsplit(base_url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    plain = base_url.isascii() and not any(char.isspace() or not char.isprintable() for char in base_url.strip())
+    if parts.scheme not in ("http", "https") or not host or not plain:
+        raise DefinitionError("base_url must look like http://HOST:PORT/v1 or https://HOST/v1")
+    path, begun = parts.path.rstrip("/"), suffix
+    while begun and not path.endswith(begun):
+        begun = begun.rpartition("/")[0]
+    path = path.removesuffix(begun) + suffix
+    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", ""))
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, "")), shown
+
+
+def check_key(key: str, source: str = "api_key") -> str:
+    """The key without blanks around it. Raises ModelError("auth") that names the place and never the key."""
+    key = key.strip()
+    for at, char in enumerate(key):
+        if not "!" <= char <= "~":
+            what = "a blank" if char.isspace() else "a character that is not printable ASCII"
+            raise ModelError("auth", f"the key in {source} has {what} at position {at + 1}; copy it anew")
+    return key
