@@ -90,7 +90,7 @@ class Encoder:
         return self._tools[1]
 
     def _exchange(self, exchange: list[Message], taken: set[str], place: int) -> tuple[list[bytes], set[str]]:
-        """One message with the tool messages after it, and the call ids it uses.
+        """One message with the tool messages after it, and the ids it uses: of calls, and of items with a `#` before.
 
         Each call gets exactly one result, after the message and in call order; a result of no call is left out.
         """
@@ -103,12 +103,13 @@ class Encoder:
             return [b"," + json_bytes(body)] if content else [], set()
         ids = wire_ids(first.calls, taken, place, _LEGAL_ID)
         own = first.origin == self._origin
-        items = _own_items(first, ids) if own else _plain_items(first.blocks, ids)
+        items = _own_items(first, ids, taken) if own else _plain_items(first.blocks, ids)
+        used = {f"#{item['id']}" for item in items if "id" in item}
         for call, id, result in zip(first.calls, ids, pair(first.calls, exchange[1:]), strict=True):
             item = {"type": "function_call_output", "call_id": id, "output": _output(result)}
             caller = (call.opaque or {}).get("caller") if own else None
             items.append({**item, "caller": caller} if isinstance(caller, dict) else item)
-        return [b"," + json_bytes(item) for item in items], set(ids)
+        return [b"," + json_bytes(item) for item in items], {*ids, *used}
 
 
 def _content(blocks: Sequence[Block]) -> str | list[Item]:
@@ -153,11 +154,12 @@ def _call(call: ToolCall, id: str) -> Item:
     return {"type": "function_call", "call_id": id, "name": legal_name(call.name), "arguments": arguments}
 
 
-def _own_items(message: Message, ids: list[str]) -> list[Item]:
+def _own_items(message: Message, ids: list[str], taken: set[str]) -> list[Item]:
     """The items as they came.
 
     Reasoning is left out where it is not encrypted or what must follow it is left out. The calls and texts of an
-    answer whose reasoning is incomplete go without their ids, by which the API would miss the rest.
+    answer whose reasoning is incomplete go without their ids, by which the API would miss the rest, and so do those
+    whose id a server gave twice.
     """
     found: list[Item | None] = []
     rest = iter(ids)
@@ -182,7 +184,12 @@ def _own_items(message: Message, ids: list[str]) -> list[Item]:
     items.reverse()
     thoughts = sum(isinstance(block, Thinking) for block in message.blocks)
     complete = sum(item.get("type") == "reasoning" for item in items) == thoughts
-    return items if complete else [_without_id(item) for item in items]
+    seen: set[Any] = set()
+    for at, item in enumerate(items):
+        if not complete or item.get("id") in seen or f"#{item.get('id')}" in taken:
+            items[at] = _without_id(item)
+        seen.add(items[at].get("id", ""))
+    return items
 
 
 def _add_text(block: Text, opaque: dict[str, Any], found: list[Item | None]) -> None:
