@@ -184,11 +184,12 @@ def _own_items(message: Message, ids: list[str], taken: set[str]) -> list[Item]:
     items.reverse()
     thoughts = sum(isinstance(block, Thinking) for block in message.blocks)
     complete = sum(item.get("type") == "reasoning" for item in items) == thoughts
-    seen: set[Any] = set()
+    seen: set[str] = set()
     for at, item in enumerate(items):
-        if not complete or item.get("id") in seen or f"#{item.get('id')}" in taken:
+        tag = f"#{item.get('id')}"
+        if not complete or tag in seen or tag in taken:
             items[at] = _without_id(item)
-        seen.add(items[at].get("id", ""))
+        seen.add(tag)
     return items
 
 
