@@ -331,7 +331,8 @@ def _arguments(item: dict[str, Any]) -> str:
 
 
 def _without(item: Opaque, *names: str) -> dict[str, Any]:
-    return {key: value for key, value in (item or {}).items() if key not in names}
+    """The other fields, but for empty ones: an id that is null or "" would be refused."""
+    return {key: value for key, value in (item or {}).items() if key not in names and value not in (None, "")}
 
 
 def _cleaned(value: dict[str, Any]) -> Opaque:

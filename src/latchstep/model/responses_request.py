@@ -203,7 +203,9 @@ def _add_text(block: Text, opaque: dict[str, Any], found: list[Item | None]) -> 
     else:
         part = {**part, "refusal" if part.get("type") == "refusal" else "text": block.text}
         last = found[-1] if found else None
-        if last is not None and "id" in head and last.get("type") == "message" and last.get("id") == head["id"]:
+        if "id" not in head:
+            found.append(_without_id({**head, "content": [part]}))
+        elif last is not None and last.get("type") == "message" and last.get("id") == head["id"]:
             last["content"].append(part)
         else:
             found.append({**head, "content": [part]})
