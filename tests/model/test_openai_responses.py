@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import latchstep as ls
 from latchstep.core.chunk import Chunk, Completed, Failed
 from latchstep.core.message import Message, Text, ToolCall, ToolResult, user
 from latchstep.errors import DefinitionError, ModelError
@@ -115,6 +116,34 @@ def test_b17_b18_calls_can_be_answered() -> None:
 
             run(turns())
             assert [refusal(body) for body in server.bodies] == [None] * 3
+
+
+def test_through_the_loop() -> None:
+    """One id for two calls, an answer that was cut, an id again: what should run runs once, and nothing is refused."""
+    ran: list[str] = []
+
+    @ls.tool(effect="write")
+    def echo(text: str) -> str:
+        """Say it."""
+        ran.append(text)
+        return text
+
+    def said(id: str, words: str) -> dict[str, Any]:
+        return {**call("call_1", "echo", json.dumps({"text": words})), "id": id}
+
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    scripts = [
+        answer(reasoning("rs_1"), text("So", "msg_1", phase="commentary"), said("fc_1", "a"), said("fc_2", "b")),
+        answer(reasoning("rs_2"), said("fc_3", "c"), **cut),
+        answer(reasoning("rs_3"), said("fc_4", "d")),
+        answer(reasoning("rs_4"), text("done", "msg_2")),
+    ]
+    with strict(scripts) as server:
+        result = ls.Agent(build("m", server.url, KEY), tools=[echo], system="Be brief.").run_sync("go")
+        assert (result.status, result.final_text, ran) == ("completed", "done", ["a", "b", "d"])
+        assert server.refused == []
+        ids = [item["id"] for item in server.requests[-1]["input"] if "id" in item]
+        assert ids == ["rs_1", "msg_1", "fc_1", "fc_2", "rs_2", "fc_3", "rs_3", "fc_4"]
 
 
 def test_the_strict_server_refuses() -> None:

@@ -220,12 +220,18 @@ def test_the_final_output_counts_and_not_what_was_streamed_before() -> None:
     assert thought.opaque == reasoning("rs_1", "other")
 
 
+def _unplaced(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key != "output_index"}
+
+
 def test_items_that_never_came_whole_are_made_of_their_pieces() -> None:
     """From a server that sends neither `output_item.done` nor an output; places and ids may be missing, too."""
     full = _emptied(answer(text("hel"), call("a", "echo", '{"text":1}'), text("lo", "msg_2"), call("b", "count", "{}")))
-    for dropped in ((), ("output_index",), ("item_id",)):
+    for dropped in (("nothing",), (), ("output_index",), ("item_id",)):
         events = [event for event in full if event["type"] != "response.output_item.done"]
         events = [{key: value for key, value in event.items() if key not in dropped} for event in events]
+        if not dropped:  # places of items only
+            events = [event if "item" in event else _unplaced(event) for event in events]
         found = completed(events)
         assert [block.text for block in found.blocks if isinstance(block, Text)] == ["hel", "lo"]
         assert calls(events) == [("a", "echo", {"text": 1}), ("b", "count", {})]

@@ -186,6 +186,13 @@ def test_items_go_back_as_they_came_and_to_their_maker_only() -> None:
     assert not {"id", "caller", "namespace", "phase"} & {key for item in plain for key in item}
 
 
+def test_a_message_without_an_id_goes_back_as_text() -> None:
+    """Half an output message would be refused."""
+    block = Text("a", {"message": {"type": "message", "role": "assistant", "phase": "commentary"}, "part": {"x": 1}})
+    plain = {"type": "message", "role": "assistant", "content": "a", "phase": "commentary"}
+    assert items(own(block, block)) == [plain, plain]
+
+
 def test_a_refusal_goes_back_as_one() -> None:
     head = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
     block = Text("I cannot", {"message": head, "part": {"type": "refusal"}})
@@ -267,6 +274,14 @@ def test_dirty_text_is_cleaned() -> None:
         tools=(ToolSpec("x", dirty, {"type": "object", "description": dirty}),),
     )
     assert body["input"][0]["content"] == body["instructions"] == "a\ufffd␀\\u0000"
+
+
+def test_tools_of_the_provider_come_first() -> None:
+    search = {"type": "web_search"}
+    tools = (ToolSpec("echo", "", {"type": "object"}),)
+    for ours in ((), tools):
+        made = Encoder("m", options={"tools": [search]}).encode(request([user("x")], tools=ours))
+        assert [tool["type"] for tool in json.loads(made)["tools"]] == ["web_search", *["function" for _ in ours]]
 
 
 def test_options_that_cannot_be_sent() -> None:

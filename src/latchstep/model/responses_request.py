@@ -26,7 +26,7 @@ from latchstep.model.history import (
 from latchstep.model.responses_answer import KIND
 
 RESERVED = frozenset(
-    {"model", "input", "instructions", "tools", "stream", "store", "background", "conversation", "previous_response_id"}
+    {"model", "input", "instructions", "stream", "store", "background", "conversation", "previous_response_id"}
 )
 """Options that the adapter decides; a caller who sets one has made a mistake."""
 
@@ -49,15 +49,20 @@ class Encoder:
         self._model, self._origin = model, origin
         self._options = options or {}
         self._history = History(self._exchange, opens=("user", "assistant"))
-        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+        self._tools: tuple[tuple[ToolSpec, ...], list[bytes]] = ((), [])
 
     def encode(self, request: Request) -> bytes:
-        """The body. The request's options win over the model's. Raises DefinitionError for one of `RESERVED`."""
+        """The body. The request's options win over the model's; `tools` among them are the provider's own, in its form.
+
+        Raises DefinitionError for an option of `RESERVED`.
+        """
         settings = {**self._options, **request.options}
         check_options(settings, RESERVED)
         head: dict[str, Any] = {"model": self._model}
         if visible(request.system):
             head["instructions"] = request.system
+        tools = [*map(json_bytes, settings.pop("tools", ())), *self._tool_list(request.tools)]
+        listed = b',"tools":[' + b",".join(tools) + b"]" if tools else b""
         tail: dict[str, Any] = {"stream": True, "store": False}
         if not _NO_REASONING.fullmatch(self._model):
             tail["include"] = [ENCRYPTED]
@@ -68,25 +73,17 @@ class Encoder:
         items = [*kept, *open_end]
         if items:
             items[0] = items[0].removeprefix(b",")
-        parts = (json_bytes(head)[:-1], self._tool_list(request.tools), b',"input":[', *items, b"],")
-        return b"".join((*parts, json_bytes(tail)[1:]))
+        return b"".join((json_bytes(head)[:-1], listed, b',"input":[', *items, b"],", json_bytes(tail)[1:]))
 
-    def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
+    def _tool_list(self, tools: tuple[ToolSpec, ...]) -> list[bytes]:
         """Without `strict` the API would make every property of a schema a required one."""
-        if not tools:
-            return b""
         if self._tools[0] is not tools:
-            listed = [
-                {
-                    "type": "function",
-                    "name": legal_name(tool.name),
-                    "description": tool.description,
-                    "parameters": tool.schema or {"type": "object", "properties": {}},
-                    "strict": False,
-                }
-                for tool in tools
-            ]
-            self._tools = (tools, b',"tools":' + json_bytes(listed))
+            listed = []
+            for tool in tools:
+                schema = tool.schema or {"type": "object", "properties": {}}
+                said = {"name": legal_name(tool.name), "description": tool.description, "parameters": schema}
+                listed.append(json_bytes({"type": "function", **said, "strict": False}))
+            self._tools = (tools, listed)
         return self._tools[1]
 
     def _exchange(self, exchange: list[Message], taken: set[str], place: int) -> tuple[list[bytes], set[str]]:
