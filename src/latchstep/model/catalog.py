@@ -19,6 +19,7 @@ from latchstep.model.chat_request import Dialect
 from latchstep.model.retry import retrying
 from latchstep.model.wire import check_key
 
+ANTHROPIC = "https://api.anthropic.com"
 OPENAI = "https://api.openai.com/v1"
 MISTRAL = Dialect(short_ids=True, usage=False)
 
@@ -37,6 +38,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 SERVICES: dict[str, Service] = {
+    "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL"),
     "openai": Service(OPENAI, "OPENAI_API_KEY", wire="openai_responses", url="OPENAI_BASE_URL"),
     "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL"),
     "openrouter": Service("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
@@ -51,7 +53,7 @@ SERVICES: dict[str, Service] = {
     "vllm": Service("http://127.0.0.1:8000/v1", local=True),
 }
 
-NOT_YET = {"anthropic", "gemini"}
+NOT_YET = {"gemini"}
 """Providers whose own protocol is planned and not built yet."""
 
 LOCAL_DEADLINES = Deadlines(connect=5.0, first=1_800.0, between=600.0)

@@ -10,13 +10,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from latchstep.core.assemble import Assembler
 from latchstep.core.chunk import Chunk, Delta, DeltaKind
 from latchstep.core.message import Opaque, StopReason, Usage, clean, clean_json
 from latchstep.errors import ModelError
 from latchstep.model.failure import body_failure
+from latchstep.model.sse import load_values
 
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "stop",
@@ -40,7 +39,6 @@ _FAILURES = {
     "model_context_window_exceeded": "model_context_window_exceeded",
 }
 _MAX_COUNT = 2**53
-_decoder = msgspec.json.Decoder()
 
 
 class Decoder:
@@ -251,27 +249,6 @@ class Decoder:
         cost = usage.get("cost")
         if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COUNT:
             self._cost = float(cost)
-
-
-def load_values(data: str) -> list[Any]:
-    """The JSON values in one event: one, or several where a server ends its events with a single line break."""
-    try:
-        value = _decoder.decode(data)
-    except (ValueError, RecursionError):
-        value = _load_odd(data)
-    return value if isinstance(value, list) else [value]
-
-
-def _load_odd(data: str) -> Any:
-    try:
-        try:
-            return json.loads(data)  # takes lone surrogates and NaN
-        except ValueError:
-            lines = [line for line in data.split("\n") if line.strip() not in ("", "[DONE]")]
-            return [json.loads(line) for line in lines]
-    except (ValueError, RecursionError):
-        shown = clean(" ".join(data[:400].split()))[:80]
-        raise ModelError("protocol", f"the server sent an event that is not JSON: {shown}") from None
 
 
 def _is_failure(event: dict[str, Any]) -> bool:

@@ -28,6 +28,7 @@ _CODES: dict[str, ModelErrorKind] = {
     "insufficient_quota": "quota",
     "billing_hard_limit_reached": "quota",
     "billing_not_active": "quota",
+    "billing_error": "quota",
     "insufficient_balance": "quota",
     "rate_limit_exceeded": "rate_limited",
     "rate_limit_error": "rate_limited",

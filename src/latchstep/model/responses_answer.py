@@ -17,8 +17,8 @@ from latchstep.core.assemble import Assembler
 from latchstep.core.chunk import Chunk, Completed, Delta, DeltaKind
 from latchstep.core.message import Opaque, StopReason, Text, Thinking, ToolCall, Usage, clean, clean_json
 from latchstep.errors import ModelError
-from latchstep.model.chat_answer import load_values
 from latchstep.model.failure import body_failure
+from latchstep.model.sse import load_values
 
 KIND = "openai."
 """A `Provider` block that holds a whole item is of this kind and the item's type."""

@@ -6,12 +6,19 @@ and nowhere else (https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import msgspec
+
+from latchstep.core.message import clean
 from latchstep.errors import ModelError
 
 MAX_EVENT = 16 * 1024 * 1024
 """Bytes of one event; more is refused."""
 
 _BOM = b"\xef\xbb\xbf"
+_decoder = msgspec.json.Decoder()
 
 
 class SSEParser:
@@ -88,3 +95,24 @@ class SSEParser:
         size = self._event_size + line_size
         if size > MAX_EVENT:
             raise ModelError("protocol", f"an event is larger than MAX_EVENT ({size} of {MAX_EVENT} bytes)")
+
+
+def load_values(data: str) -> list[Any]:
+    """The JSON values in one event: one, or several where a server ends its events with a single line break."""
+    try:
+        value = _decoder.decode(data)
+    except (ValueError, RecursionError):
+        value = _load_odd(data)
+    return value if isinstance(value, list) else [value]
+
+
+def _load_odd(data: str) -> Any:
+    try:
+        try:
+            return json.loads(data)  # takes lone surrogates and NaN
+        except ValueError:
+            lines = [line for line in data.split("\n") if line.strip() not in ("", "[DONE]")]
+            return [json.loads(line) for line in lines]
+    except (ValueError, RecursionError):
+        shown = clean(" ".join(data[:400].split()))[:80]
+        raise ModelError("protocol", f"the server sent an event that is not JSON: {shown}") from None
