@@ -116,6 +116,9 @@ class Decoder:
 
     def _event(self, name: str, event: dict[str, Any], size: int, chunks: list[Chunk]) -> None:
         kind = _string(event, "type") or name
+        if kind in _SHOWN or kind == "response.function_call_arguments.done":
+            self._piece(kind, event, chunks)
+            return
         response = event.get("response")
         if isinstance(response, dict) and kind.startswith("response."):
             self._head(response)
@@ -130,8 +133,6 @@ class Decoder:
             if isinstance(item := event.get("item"), dict):
                 self._kept.count(size)
                 self._item(kind, event, item, chunks)
-        elif kind in _SHOWN or kind == "response.function_call_arguments.done":
-            self._piece(kind, event, chunks)
         elif kind == "response.reasoning_summary_part.added" and event.get("summary_index"):
             self._show("thinking", "\n\n", chunks)
 
@@ -202,7 +203,9 @@ class Decoder:
         if end == "incomplete":
             stop = "filtered" if any(word in reason for word in _FILTERS) else "length"
         elif end not in ("completed", "complete", "done"):
-            raise ModelError("protocol", f"the server answered with a response that is not finished (status {end!r})")
+            raise ModelError(
+                "protocol", f"the server answered with a response that is not finished (status {end[:40]!r})"
+            )
         output = response.get("output")
         items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
         self._completed = self._assemble(items or self._collected(), stop, reason or end)
