@@ -39,6 +39,7 @@ class Service(msgspec.Struct, frozen=True):
 
 SERVICES: dict[str, Service] = {
     "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL"),
+    "openai": Service(OPENAI, "OPENAI_API_KEY", wire="openai_responses", url="OPENAI_BASE_URL"),
     "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL"),
     "openrouter": Service("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "groq": Service("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
@@ -52,7 +53,7 @@ SERVICES: dict[str, Service] = {
     "vllm": Service("http://127.0.0.1:8000/v1", local=True),
 }
 
-NOT_YET = {"openai", "gemini"}
+NOT_YET = {"gemini"}
 """Providers whose own protocol is planned and not built yet."""
 
 LOCAL_DEADLINES = Deadlines(connect=5.0, first=1_800.0, between=600.0)
