@@ -185,14 +185,19 @@ class StrictChat:
     of events: objects and `[DONE]` become `data:` lines; `#EOF` closes, `#RST` resets, `#STALL` holds open and is
     silent, `#PING` sends a ping event, `#PINGS n` one every n seconds for ever, `#STATUS n header=value` answers
     with that status and the rest as its body, `#NOHEAD` sends nothing at all and holds, `#DROP` hangs up unanswered.
-    `strict=False` accepts every body. Past the end of the scripts the answer is 404.
+    `strict=False` accepts every body; else `check` says why one is refused. Past the end of the scripts it is 404.
     """
 
     def __init__(
-        self, scripts: Sequence[Script] = (), *, strict: bool = True, tls: ssl.SSLContext | None = None
+        self,
+        scripts: Sequence[Script] = (),
+        *,
+        strict: bool = True,
+        tls: ssl.SSLContext | None = None,
+        check: Callable[[bytes], str | None] = refusal,
     ) -> None:
         self.scripts: list[Script] = list(scripts)
-        self.strict = strict
+        self.strict, self.check = strict, check
         self._tls = tls
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
@@ -271,7 +276,7 @@ class StrictChat:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         self.paths.append(first.split(" ")[1])
         self.headers.append(headers)
-        why = refusal(body) if self.strict else None
+        why = self.check(body) if self.strict else None
         self.bodies.append(body)
         if why is not None:
             self.refused.append(why)

@@ -19,7 +19,7 @@ from tests.model.strict_chat import StrictChat, text_answer
 
 @pytest.fixture(autouse=True)
 def no_keys() -> Iterator[None]:
-    names = {service.key for service in SERVICES.values()} | {"OPENAI_BASE_URL"}
+    names = {name for service in SERVICES.values() for name in (service.key, service.other_key, service.url) if name}
     kept = {name: os.environ.pop(name) for name in names if name in os.environ}
     yield
     for name in names:

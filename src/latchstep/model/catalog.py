@@ -20,13 +20,14 @@ from latchstep.model.retry import retrying
 from latchstep.model.wire import check_key
 
 OPENAI = "https://api.openai.com/v1"
+GEMINI = "https://generativelanguage.googleapis.com/v1beta"
 MISTRAL = Dialect(short_ids=True, usage=False)
 
 
 class Service(msgspec.Struct, frozen=True):
     """One service. key: the variable that holds its key, "" where it wants none. wire: the module here whose `build`
     makes the model. settings: what else that is given, by name. url: the variable that may name another server, one
-    that may want no key."""
+    that may want no key. other_key: the variable that is read where `key` is not set."""
 
     base_url: str
     key: str = ""
@@ -34,6 +35,7 @@ class Service(msgspec.Struct, frozen=True):
     settings: dict[str, Any] = {}
     url: str = ""
     local: bool = False
+    other_key: str = ""
 
 
 SERVICES: dict[str, Service] = {
@@ -44,13 +46,14 @@ SERVICES: dict[str, Service] = {
     "mistral": Service("https://api.mistral.ai/v1", "MISTRAL_API_KEY", settings={"dialect": MISTRAL}),
     "xai": Service("https://api.x.ai/v1", "XAI_API_KEY"),
     "together": Service("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "gemini": Service(GEMINI, "GEMINI_API_KEY", "gemini", url="GEMINI_BASE_URL", other_key="GOOGLE_API_KEY"),
     "ollama": Service("http://127.0.0.1:11434/v1", local=True),
     "lmstudio": Service("http://127.0.0.1:1234/v1", local=True),
     "llamacpp": Service("http://127.0.0.1:8080/v1", local=True),
     "vllm": Service("http://127.0.0.1:8000/v1", local=True),
 }
 
-NOT_YET = {"anthropic", "openai", "gemini"}
+NOT_YET = {"anthropic", "openai"}
 """Providers whose own protocol is planned and not built yet."""
 
 LOCAL_DEADLINES = Deadlines(connect=5.0, first=1_800.0, between=600.0)
@@ -94,8 +97,10 @@ def _host(url: str) -> str:
 
 
 def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:
-    source = "api_key" if given is not None else service.key
-    key = check_key(given if given is not None else os.environ.get(service.key, "") if service.key else "", source)
+    source = service.other_key if service.other_key and not os.environ.get(service.key) else service.key
+    if given is not None:
+        source = "api_key"
+    key = check_key(given if given is not None else os.environ.get(source, "") if source else "", source)
     if needed and not key:
         raise ModelError("auth", f"no key for {provider}: set {service.key} in the environment, or pass api_key=")
     return key
