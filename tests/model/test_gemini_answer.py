@@ -190,7 +190,7 @@ def test_signed_parts_are_kept_apart() -> None:
         {"text": "not", "thought": True},
         {"text": "!", "thought": True, **SIGNED},
         {"text": "a"},
-        {"text": "b"},
+        {"videoMetadata": {}, "text": "b"},
         {"text": "c", **SIGNED},
         {"text": "d", "thoughtSignature": "second"},
         {"text": "e"},
@@ -220,7 +220,7 @@ def test_other_parts_keep_their_place() -> None:
     picture = {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
     sound = {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}
     file = {"fileData": {"fileUri": "https://host/x", "mimeType": "image/png"}}
-    new = {"thought": True, "newThing": {"n": 1}}
+    new = {"thought": True, "text": "", "newThing": {"n": 1}}
     odd = [{"inlineData": "x"}, {"inlineData": {"mimeType": "image/png"}}, {"inlineData": {"data": "aGk="}}]
     assert answer({"text": "a"}, code, ran, picture, sound, {**picture, **SIGNED}, file, new, *odd, {"text": "b"}) == (
         Text("a"),
@@ -238,7 +238,7 @@ def test_other_parts_keep_their_place() -> None:
 
 def test_streamed_arguments() -> None:
     events = [
-        chunk({"functionCall": {"name": "echo", "id": "g", "willContinue": True}, **SIGNED}),
+        chunk({"functionCall": {"name": "echo", "id": "g", "willContinue": True}}),
         *streamed(
             piece("$.text", more=True, stringValue="Bo"),
             piece("$.text", more=True, stringValue="st"),
@@ -250,7 +250,9 @@ def test_streamed_arguments() -> None:
             piece("$.again", stringValue="x"),
             piece("$.again", stringValue="y"),
             {},
-            {},
+        ),
+        chunk({"functionCall": {}, "thoughtSignature": SIGNATURE}),
+        *streamed(
             {"name": "count", "willContinue": True},
             {"name": "count", "willContinue": True},
             piece("$.n", goes_on=False, numberValue=1),
@@ -281,6 +283,13 @@ def test_pieces_without_a_place_are_a_flaw(paths: list[str]) -> None:
     assert isinstance(block, ToolCall)
     assert "no place" in block.flaw
     assert (block.arguments, done.stop_reason) == ({}, "stop")
+
+
+def test_a_streamed_value_is_a_scalar() -> None:
+    events = streamed({"name": "echo", "willContinue": True}, piece("$.a", numberValue={"b": 1}), {})
+    (block,) = completed([*events, chunk(finish="STOP")]).blocks
+    assert isinstance(block, ToolCall)
+    assert "no place" in block.flaw
 
 
 def test_json_paths() -> None:
@@ -362,10 +371,25 @@ def test_odd_events_are_survived() -> None:
     assert completed([*odd, chunk(finish="STOP")]).blocks == (Text("\ufffd␀"),)
     assert failure(["<html>"]).kind == "protocol"
     assert failure(["[" * 100_000]).kind == "protocol"
-    deep = '{"candidates":[{"content":{"parts":[{"functionCall":{"name":"echo","args":%s}}]},"finishReason":"STOP"}]}'
-    (block,) = completed([deep % ('{"a":' * 200 + "1" + "}" * 200)]).blocks
-    assert isinstance(block, ToolCall)
-    assert "nested deeper" in block.flaw
+
+
+def test_deep_arguments() -> None:
+    """However close to the interpreter's own limit the nesting comes, it is a flaw or an event that is not JSON."""
+    text = '{"candidates":[{"content":{"parts":[{"functionCall":{"name":"echo","args":%s}}]},"finishReason":"STOP"}]}'
+    for depth in (200, *range(700, 1_050), 100_000):
+        for opens, closes in (('{"a":', "}"), ("[", "]")):
+            try:
+                (block,) = completed([text % (opens * depth + "1" + closes * depth)]).blocks
+            except ModelError:
+                continue
+            assert isinstance(block, ToolCall)
+            assert block.flaw
+
+
+def test_only_content_is_a_delta() -> None:
+    """Whatever is a delta counts as progress, so an empty part must not be one."""
+    parts = ({"text": "", **SIGNED}, {"text": "", "thought": True}, {"executableCode": {}}, {"functionCall": {}})
+    assert decode([*map(chunk, parts), chunk({"text": "a"}, finish="STOP")])[:-1] == [Delta("text", "a")]
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

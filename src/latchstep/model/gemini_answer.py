@@ -47,6 +47,7 @@ _COUNTS = frozenset(
     f"{name}TokenCount" for name in ("prompt", "cachedContent", "candidates", "thoughts", "toolUsePrompt")
 )
 _MAX_COUNT = 2**53
+_SLOT = 64  # characters that one step of a path counts as, for what it may create
 _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]'"*]++)|\[(?P<index>[0-9]{1,9})\]"""
     r"""|\[(?P<quote>['"])(?P<quoted>(?:(?!(?P=quote))[^\\]|\\['"\\/])*+)(?P=quote)\]"""
@@ -167,11 +168,11 @@ class Decoder:
         signature = _string(part.get("thoughtSignature"))
         opaque: Opaque = {"thoughtSignature": clean(signature)} if signature else None
         self._assembler.count(len(signature))
-        kind = next((key for key, value in part.items() if key not in _BESIDE and value is not None), "text")
+        kind = next((key for key, value in part.items() if key not in _BESIDE and value not in (None, "")), "text")
         call, text = part.get("functionCall"), _string(part.get("text"))
         if isinstance(call, dict):
             self._call(call, opaque or {}, chunks)
-        elif kind == "text":
+        elif text or kind == "text":
             thought = part.get("thought") is True
             (self._assembler.thinking if thought else self._assembler.text)(text, opaque)
             if text:
@@ -191,8 +192,10 @@ class Decoder:
             self._close(chunks)
             live = None
         if live is None:
-            if not (id or name or args or partial or opaque):
-                return
+            if not (id or name or args or partial):
+                if self._calls:
+                    self._calls[-1].opaque.update(opaque)
+                return  # the end of a call that is closed
             opened = self._assembler.call("", id=id, name=name, new=True)
             assert opened is not None
             live = self._live = _Call(opened, id, name)
@@ -202,8 +205,13 @@ class Decoder:
             live.args = args
         for piece in partial if isinstance(partial, list) else ():
             if isinstance(piece, dict):
-                self._assembler.count(len(_string(piece.get("jsonPath"))) + len(_string(piece.get("stringValue"))))
-                _place(live, piece)
+                path, value = _string(piece.get("jsonPath")), _string(piece.get("stringValue"))
+                keys = _keys(path)
+                self._assembler.count(len(path) + len(value) + _SLOT * len(keys))
+                try:
+                    _place(live, keys, piece)
+                except (IndexError, TypeError):
+                    live.flaw = f"a piece of the arguments has no place: {clean(path)[:80]!r}"
         if call.get("willContinue") is True:
             chunks.append(Delta("tool_call", "", clean(live.id), clean(live.name)))  # a sign of life
         else:
@@ -240,29 +248,23 @@ def _finished(block: Block, calls: Iterator[_Call]) -> Block:
     return block
 
 
-def _place(call: _Call, piece: dict[str, Any]) -> None:
-    """Put one piece of streamed arguments where its JSON path (RFC 9535) points, or note the flaw."""
-    path = _string(piece.get("jsonPath"))
-    keys = _keys(path)
+def _place(call: _Call, keys: list[str | int], piece: dict[str, Any]) -> None:
+    """Put one piece of streamed arguments where `keys` lead. Raises TypeError or IndexError where they lead nowhere."""
     if call.args is None:
         call.args = {}
     holder: Any = call.args
-    try:
-        for key, following in pairwise(keys):
-            holder = _slot(holder, key, [] if isinstance(following, int) else {})
-        value = piece.get("stringValue", piece.get("numberValue", piece.get("boolValue")))
-        if isinstance(value, str):
-            there = _slot(holder, keys[-1], None)
-            grown = there if isinstance(there, _Growing) and there is call.growing else _Growing()
-            grown.pieces.append(value)
-            call.growing = grown if piece.get("willContinue") is True else None
-            value = grown
-        elif isinstance(value, dict | list):
-            raise TypeError
-        _slot(holder, keys[-1], value)
-        holder[keys[-1]] = value
-    except (IndexError, TypeError):
-        call.flaw = call.flaw or f"a piece of the arguments has no place: {clean(path)[:80]!r}"
+    for key, following in pairwise(keys):
+        holder = _slot(holder, key, [] if isinstance(following, int) else {})
+    value = piece.get("stringValue", piece.get("numberValue", piece.get("boolValue")))
+    there = _slot(holder, keys[-1], None)
+    if isinstance(value, str):
+        grown = there if isinstance(there, _Growing) and there is call.growing else _Growing()
+        grown.pieces.append(value)
+        call.growing = grown if piece.get("willContinue") is True else None
+        value = grown
+    elif isinstance(value, dict | list):
+        raise TypeError
+    holder[keys[-1]] = value
 
 
 def _slot(holder: Any, key: str | int, new: Any) -> Any:
