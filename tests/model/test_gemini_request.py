@@ -251,6 +251,9 @@ def test_options() -> None:
             encode(user("x"), options=odd)
     with pytest.raises(DefinitionError, match="not JSON"):
         encode(user("x"), options={"seed": object()})
+    encoder = Encoder(origin=ORIGIN, options={"top_p": 1, "seed": 1, "labels": {}})
+    body = json.loads(encoder.encode(request([user("x")], options={"generationConfig": {"topP": 0}})))
+    assert (body["generationConfig"], body["labels"]) == ({"topP": 0, "seed": 1}, {})
     given = {"generationConfig": {"top_k": 1, "seed": 2}, "seed": 3, "maxOutputTokens": 9}
     assert encode(user("x"), options=given, max_output=7)["generationConfig"] == {
         "maxOutputTokens": 9,

@@ -54,7 +54,8 @@ class Encoder:
 
     def encode(self, request: Request) -> bytes:
         """The body. The request's options win over the model's. Raises DefinitionError for one of `RESERVED`."""
-        tail, config = sort_options({**self._options, **request.options})
+        (tail, config), (more, finer) = sort_options(self._options), sort_options(request.options)
+        tail, config = {**tail, **more}, {**config, **finer}
         more_tools = tail.pop("tools", [])
         if request.max_output is not None:
             config = {"maxOutputTokens": request.max_output, **config}
