@@ -181,7 +181,7 @@ def resolve(setup: Setup) -> tuple[Model, Setup]:
     """
     from urllib.parse import urlsplit, urlunsplit
 
-    from latchstep.model.catalog import NOT_YET, SERVICES, model
+    from latchstep.model.catalog import SERVICES, model
 
     if setup.cut:
         raise DefinitionError(
@@ -194,7 +194,7 @@ def resolve(setup: Setup) -> tuple[Model, Setup]:
             "no model was named: give --model provider:name (or set LATCHSTEP_MODEL), or --base-url of a local server"
         )
     provider, bare = name.partition(":")[0], ":" not in name
-    if bare or (setup.base_url and provider not in SERVICES and provider not in NOT_YET):
+    if bare or (setup.base_url and provider not in SERVICES):
         provider, name = "openai-chat", f"openai-chat:{name or 'default'}"
     url = setup.base_url or (os.environ.get("OPENAI_BASE_URL", "") if provider == "openai-chat" else "")
     try:

@@ -21,13 +21,14 @@ from latchstep.model.wire import check_key
 
 ANTHROPIC = "https://api.anthropic.com"
 OPENAI = "https://api.openai.com/v1"
+GEMINI = "https://generativelanguage.googleapis.com/v1beta"
 MISTRAL = Dialect(short_ids=True, usage=False)
 
 
 class Service(msgspec.Struct, frozen=True):
     """One service. key: the variable that holds its key, "" where it wants none. wire: the module here whose `build`
     makes the model. settings: what else that is given, by name. url: the variable that may name another server, one
-    that may want no key."""
+    that may want no key. other_key: the variable that is read where `key` is not set."""
 
     base_url: str
     key: str = ""
@@ -35,12 +36,14 @@ class Service(msgspec.Struct, frozen=True):
     settings: dict[str, Any] = {}
     url: str = ""
     local: bool = False
+    other_key: str = ""
 
 
 SERVICES: dict[str, Service] = {
     "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL"),
     "openai": Service(OPENAI, "OPENAI_API_KEY", wire="openai_responses", url="OPENAI_BASE_URL"),
     "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL"),
+    "gemini": Service(GEMINI, "GEMINI_API_KEY", "gemini", url="GEMINI_BASE_URL", other_key="GOOGLE_API_KEY"),
     "openrouter": Service("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "groq": Service("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Service("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
@@ -52,9 +55,6 @@ SERVICES: dict[str, Service] = {
     "llamacpp": Service("http://127.0.0.1:8080/v1", local=True),
     "vllm": Service("http://127.0.0.1:8000/v1", local=True),
 }
-
-NOT_YET = {"gemini"}
-"""Providers whose own protocol is planned and not built yet."""
 
 LOCAL_DEADLINES = Deadlines(connect=5.0, first=1_800.0, between=600.0)
 """A model on one's own machine may read a long prompt for many minutes."""
@@ -77,7 +77,7 @@ def model(
     provider, colon, known_as = name.partition(":")
     service = SERVICES.get(provider)
     if service is None or not colon or not known_as.strip():
-        raise DefinitionError(_no_such(name, provider))
+        raise DefinitionError(_no_such(name))
     url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
     needed = bool(service.key) and (not service.url or _host(url) == _host(service.base_url))
     built: Model = import_module(f"latchstep.model.{service.wire}").build(
@@ -97,15 +97,15 @@ def _host(url: str) -> str:
 
 
 def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:
-    source = "api_key" if given is not None else service.key
-    key = check_key(given if given is not None else os.environ.get(service.key, "") if service.key else "", source)
+    source = service.other_key if service.other_key and not os.environ.get(service.key) else service.key
+    if given is not None:
+        source = "api_key"
+    key = check_key(given if given is not None else os.environ.get(source, "") if source else "", source)
     if needed and not key:
         raise ModelError("auth", f"no key for {provider}: set {service.key} in the environment, or pass api_key=")
     return key
 
 
-def _no_such(name: str, provider: str) -> str:
+def _no_such(name: str) -> str:
     there_are = ", ".join(f"{service}:" for service in SERVICES)
-    if provider in NOT_YET:
-        return f"{provider}: is not built yet in this version ({name!r}); there are {there_are}"
     return f"no model {name!r}: a name is PROVIDER:MODEL, where PROVIDER is one of {there_are}"

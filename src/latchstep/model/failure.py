@@ -56,6 +56,10 @@ _CODES: dict[str, ModelErrorKind] = {
     "content_policy_violation": "filtered",
     "tool_use_failed": "protocol",  # Groq: the model wrote a call that its server could not read
     "unauthenticated": "auth",
+    "api_key_invalid": "auth",
+    "deadline_exceeded": "timeout",
+    "cancelled": "server",
+    "aborted": "server",
     "invalid_argument": "bad_request",
     "invalid_request_error": "bad_request",
 }
@@ -83,7 +87,8 @@ _OVERFLOW = re.compile(
     r"|context (?:length|size|window|limit)[^.]{0,40}exceed"
     r"|exceed[^.]{0,60}context (?:length|size|window|limit)"
     r"|input (?:token count|is too long)|too many input tokens"
-    r"|context (?:size )?overflows?|reduce the length of the (?:messages|prompt)",
+    r"|context (?:size )?overflows?|reduce the length of the (?:messages|prompt)"
+    r"|request payload size exceeds",
     re.I,
 )
 _THROTTLED = re.compile(r"throttl|rate.?limit|too many requests|please wait|try again (?:later|in)|workers busy", re.I)
@@ -107,13 +112,16 @@ def body_failure(body: Any, *, status: int | None = None, wait: float | None = N
     """The error in a decoded body, or in an event of a stream that began well (then without a status)."""
     error = body.get("error", body) if isinstance(body, dict) else body
     codes = _codes(error)
+    reasons, delay = _google_details(error)
+    codes += reasons
+    wait = delay if wait is None else wait
     for code in codes:
         if status is None and code.isascii() and code.isdecimal() and 400 <= int(code[:4]) < 600:
             status = int(code[:4])  # OpenRouter puts the upstream's status into `code`
     words = _words(error, body) or (f"status {status} without a reason" if status else "an error without a reason")
     kind = _kind(codes, status, words)
     if kind == "not_found" and url:
-        words += f" (at {url}; base_url usually ends in /v1)"
+        words += f" (at {url}; base_url usually ends in the API's version, such as /v1)"
     return ModelError(kind, words, status=status, retry_after=wait)
 
 
@@ -176,6 +184,26 @@ def _codes(error: Any) -> list[str]:
         return []
     found = [error.get(key) for key in ("code", "type", "status")]
     return [str(value).lower() for value in found if isinstance(value, str | int) and not isinstance(value, bool)]
+
+
+def _google_details(error: Any) -> tuple[list[str], float | None]:
+    """(codes, seconds to wait) in `google.rpc` details: ErrorInfo, QuotaFailure and RetryInfo.
+
+    A quota per day counts as used up; one per minute passes by itself (https://ai.google.dev/gemini-api/docs/rate-limits).
+    """
+    details = error.get("details") if isinstance(error, dict) else None
+    codes: list[str] = []
+    wait: float | None = None
+    for detail in details if isinstance(details, list) else ():
+        if not isinstance(detail, dict):
+            continue
+        if isinstance(reason := detail.get("reason"), str):
+            codes.append(reason.lower())
+        if "PerDay" in _flat(detail.get("violations")):
+            codes.append("insufficient_quota")
+        if isinstance(delay := detail.get("retryDelay"), str):
+            wait = _number(delay.strip().removesuffix("s"))
+    return codes, wait
 
 
 def _flat(value: Any) -> str:
