@@ -152,7 +152,8 @@ def _status_of(action: Callable[[], int]) -> int:
 
 
 def _complain(text: str) -> None:
-    click.echo(f"Error: {printable(text)}", err=True)
+    line = printable(text).replace("\n", "\\n")  # one line, whatever a path or a name holds
+    click.echo(f"Error: {line}", err=True)
 
 
 def _say(words: Callable[[], object], status: int) -> int:
