@@ -61,7 +61,8 @@ MISTAKES: list[tuple[list[str | bytes], list[str]]] = [
     (["resume"], ["no session of", "latchstep run"]),
     (["resume", "--session", "nope"], ["nope"]),
     (["show", "nope"], ["nope"]),
-    (["show", "\x1b[31mx"], ["\\x1b[31mx"]),
+    (["show", "\x1b[31mx\ny"], ["\\x1b[31mx"]),
+    (["run", "go", "--base-url", NOWHERE, "--cwd", "two\nlines"], ["two\\nlines", "does not exist"]),
 ]
 
 

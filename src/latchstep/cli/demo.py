@@ -36,6 +36,9 @@ from .screen import Screen
 TASK = "The tests of this shop fail. Find out why, and repair it."
 PROJECT = Path(__file__).parent / "demo_project"
 
+ROOM = 256 * 1024
+"""Bytes that must fit where sessions are kept; the demo's own takes less than a fifth of it."""
+
 
 class Stage(msgspec.Struct, frozen=True):
     """Where one showing of the demo happens."""
@@ -93,7 +96,8 @@ def _usable_store(folder: Path, screen: Screen) -> Store:
     try:
         store = Store(state_root())
         store.sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=store.sessions):
+        with tempfile.TemporaryFile(dir=store.sessions, buffering=0) as file:
+            file.write(bytes(ROOM))
             return store
     except (OSError, LatchstepError) as error:
         own = Store(folder / "state")

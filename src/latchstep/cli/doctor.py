@@ -40,6 +40,8 @@ def examine() -> int:
             level, text = probe()
         except LatchstepError as error:
             level, text = "bad", str(error)
+        except OSError as error:
+            level, text = "bad", ": ".join(str(part) for part in (error.filename, error.strerror) if part)
         except Exception as error:
             level, text = "bad", f"{type(error).__name__}: {error}"
         mark, colour = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red")}[level]

@@ -22,6 +22,10 @@ from .screen import OutputLost
 
 MODES = ("ask", "plan", "edits", "auto", "unconfined")
 
+MODE_HELP = (
+    "plan: only reading. ask (default): changes and commands are asked about. edits: files may be changed unasked. "
+    "auto: needs a sandbox. unconfined: nothing is asked, nothing is confined."
+)
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -33,7 +37,7 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
         ),
-        click.option("--mode", type=click.Choice(MODES), help="What may run unasked (default: ask)."),
+        click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
         click.option("--allow", multiple=True, metavar="CMD", help="A command that may run unasked, exactly as given."),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
         click.option("--check", multiple=True, metavar="CMD", help="A command that must pass before it is done."),
@@ -148,7 +152,8 @@ def _status_of(action: Callable[[], int]) -> int:
 
 
 def _complain(text: str) -> None:
-    click.echo(f"Error: {printable(text)}", err=True)
+    line = printable(text).replace("\n", "\\n")  # one line, whatever a path or a name holds
+    click.echo(f"Error: {line}", err=True)
 
 
 def _say(words: Callable[[], object], status: int) -> int:
