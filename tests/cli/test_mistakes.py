@@ -53,7 +53,6 @@ MISTAKES: list[tuple[list[str | bytes], list[str]]] = [
     (["run", "go", "--model", "gpt"], ["OPENAI_API_KEY", "without provider"]),
     (["run", "go", "--model", "groq:x"], ["GROQ_API_KEY"]),
     (["run", "go", "--model", "nobody:x"], ["nobody:x", "PROVIDER:MODEL"]),
-    (["run", "go", "--model", "anthropic:x", "--base-url", NOWHERE], ["not built yet"]),
     (["run", "go", "--base-url", "localhost:80"], ["base_url"]),
     (["run", " \n\t ", "--base-url", NOWHERE], ["blank"]),
     (["run", b"caf\xe9", "--base-url", NOWHERE], ["not UTF-8", "0xe9", "position 3"]),

@@ -92,7 +92,9 @@ class Encoder:
         return list(self._tools[1])
 
     def _paused(self, last: Message) -> bool:
-        return self._own(last) and any(isinstance(block, Provider) and _provider(block) for block in last.blocks)
+        if last.role != "assistant" or not self._own(last):
+            return False
+        return any(isinstance(block, Provider) and _provider(block) for block in last.blocks)
 
     def _own(self, message: Message) -> bool:
         return message.origin.partition(":")[0] == self._origin.partition(":")[0]
