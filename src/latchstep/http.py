@@ -29,7 +29,7 @@ MAX_IDLE = 32
 IDLE_SECONDS = 30.0
 
 _T = TypeVar("_T")
-_TURNS = 3  # of the event loop, in which httpx2's own generators end after an answer was left in the middle
+_TURNS = 3  # of the event loop
 
 _WORDS = {
     "connect": "no connection to {host} within {seconds:g} s (deadline `connect`)",
@@ -104,8 +104,7 @@ class Answer:
         """Close the connection, or give it back where the body was read to its end."""
         await self._pieces.aclose()
         await self._response.aclose()
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
+        await settle()
 
 
 @asynccontextmanager
@@ -134,6 +133,12 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
         yield answer
     finally:
         await answer.aclose()
+
+
+async def settle() -> None:
+    """Give the HTTP library's own generators their turns to end, after an answer was left in the middle."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 def host_of(url: str) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from latchstep.errors import DefinitionError, ModelError
-from latchstep.http import Deadlines
+from latchstep.http import Deadlines, host_of
 from latchstep.model.base import Model
 from latchstep.model.chat_request import Dialect
 from latchstep.model.retry import retrying
-from latchstep.model.wire import check_key
+from latchstep.model.wire import Wire, check_key
 
 ANTHROPIC = "https://api.anthropic.com"
 OPENAI = "https://api.openai.com/v1"
@@ -65,22 +65,32 @@ def model(
     *,
     base_url: str | None = None,
     api_key: str | None = None,
+    client: Any = None,
     deadlines: Deadlines | None = None,
     **options: Any,
 ) -> Model:
     """The model called `provider:model`, which asks again after failures that may pass (`retrying`).
 
-    base_url: of the service, in place of its own. api_key: in place of the environment's. options: sent with each
-    request, by name (`temperature=0`). Nothing is connected or imported for it yet.
-    Raises DefinitionError for a name or option that cannot be, ModelError("auth") for a missing key.
+    base_url: of the service, in place of its own. api_key: in place of the environment's. client: an async client of
+    the official `anthropic` or `openai` SDK that sends in place of our own HTTP, with its own address and key; it stays
+    the caller's to close. options: sent with each request, by name (`temperature=0`). Nothing is connected or imported
+    for it yet. Raises DefinitionError for a name or option that cannot be, ModelError("auth") for a missing key.
     """
     provider, colon, known_as = name.partition(":")
     service = SERVICES.get(provider)
     if service is None or not colon or not known_as.strip():
         raise DefinitionError(_no_such(name))
+    if client is not None:
+        from latchstep.model.sdk_client import client_source
+
+        if base_url is not None or api_key is not None:
+            raise DefinitionError("client= brings its own address and key: leave base_url= and api_key= out")
+        source = client_source(client, service.wire)
+        base_url, api_key = str(client.base_url), ""
     url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
-    needed = bool(service.key) and (not service.url or _host(url) == _host(service.base_url))
-    built: Model = import_module(f"latchstep.model.{service.wire}").build(
+    at_home = not service.url or host_of(url).lower() == host_of(service.base_url)
+    needed = bool(service.key) and at_home and client is None
+    built: Wire = import_module(f"latchstep.model.{service.wire}").build(
         known_as.strip(),
         url,
         _key(provider, service, api_key, needed),
@@ -89,11 +99,9 @@ def model(
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
         **service.settings,
     )
+    if client is not None:
+        built.source = source
     return retrying(built)
-
-
-def _host(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0].lower()
 
 
 def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:

@@ -37,7 +37,7 @@ def build(
     settings = dict(options or {})
     check_options(settings, RESERVED)
     url, key = endpoint(base_url, "/chat/completions"), check_key(api_key)
-    if host_of(url[1]).lower() == "api.openai.com":
+    if f".{host_of(url[1]).lower()}".endswith((".api.openai.com", ".openai.azure.com")):
         dialect = msgspec.structs.replace(dialect, max_tokens="max_completion_tokens")
     encoder = Encoder(model, origin=name, dialect=dialect, options=settings)
     sent = {"authorization": f"Bearer {key}"} if key else {}
