@@ -29,7 +29,7 @@ MAX_IDLE = 32
 IDLE_SECONDS = 30.0
 
 _T = TypeVar("_T")
-_TURNS = 3  # of the event loop
+_TURNS = 3  # of the event loop, in which httpx2's own generators end after an answer was left in the middle
 
 _WORDS = {
     "connect": "no connection to {host} within {seconds:g} s (deadline `connect`)",
@@ -135,9 +135,9 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
         await answer.aclose()
 
 
-async def settle() -> None:
-    """Give the HTTP library's own generators their turns to end, after an answer was left in the middle."""
-    for _ in range(_TURNS):
+async def settle(turns: int = _TURNS) -> None:
+    """Let the generators of an answer that was left in the middle end; each needs its turns of the event loop."""
+    for _ in range(turns):
         await asyncio.sleep(0)
 
 

@@ -58,6 +58,10 @@ _CODES: dict[str, ModelErrorKind] = {
     "unauthenticated": "auth",
     "api_key_invalid": "auth",
     "deadline_exceeded": "timeout",
+    "throttlingexception": "rate_limited",  # Bedrock, in the stream
+    "serviceunavailableexception": "overloaded",
+    "modeltimeoutexception": "timeout",
+    "validationexception": "bad_request",
     "cancelled": "server",
     "aborted": "server",
     "invalid_argument": "bad_request",

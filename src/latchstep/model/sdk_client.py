@@ -31,6 +31,7 @@ SECRET = ("authorization", "x-api-key", "api-key", "x-amz-security-token")
 
 
 _END = object()
+_TURNS = 24  # twice what the generators of an SDK's stream were seen to need
 
 
 def client_source(client: Any, wire: str) -> Source:
@@ -101,7 +102,7 @@ async def _close(opened: Any) -> None:
     if iterator is not None:
         await iterator.aclose()
     await opened.close()
-    await settle()
+    await settle(_TURNS)
 
 
 def _failure(error: Exception, host: str, asking: str = "") -> ModelError:
