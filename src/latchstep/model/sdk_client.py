@@ -6,12 +6,14 @@ never imported here: the caller's object brings it along, and is known by the pa
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from inspect import iscoroutinefunction
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from latchstep.core.message import clean
 from latchstep.errors import DefinitionError, ModelError
@@ -31,6 +33,11 @@ SECRET = ("authorization", "x-api-key", "api-key", "x-amz-security-token")
 
 
 _END = object()
+_homes: WeakKeyDictionary[Any, ref[asyncio.AbstractEventLoop]] = WeakKeyDictionary()
+_OTHER_LOOP = (
+    "this client keeps connections of another event loop, over which a request would be sent and its answer lost: make"
+    " a new client and model for each asyncio.run or run_sync, or do everything in one"
+)
 _TURNS = 24  # twice what the generators of an SDK's stream were seen to need
 
 
@@ -51,6 +58,8 @@ def client_source(client: Any, wire: str) -> Source:
     async def source(body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> AsyncIterator[Events]:
         options = {"max_retries": 0, "headers": dict(headers), "follow_redirects": False}
         asked = json.loads(body)
+        if _homes.setdefault(client, ref(asyncio.get_running_loop()))() is not asyncio.get_running_loop():
+            raise ModelError("bad_request", f"{_OTHER_LOOP} ({type(client).__name__})")
         host = host_of(str(client.base_url))
         watch = Watch(host, deadlines)
         secrets = [key for key in (getattr(client, "api_key", None),) if isinstance(key, str)]
