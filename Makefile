@@ -13,7 +13,7 @@ test: $(VENV)/dev
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check src tests examples bench
 	$(BIN)/mypy
 
 bench: $(VENV)/dev
