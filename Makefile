@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench crash clean
 
 demo: $(VENV)/base
 	$(BIN)/latchstep demo
@@ -18,6 +18,9 @@ lint: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench
+
+crash: $(VENV)/dev
+	$(BIN)/python tests/crash/mutants.py
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
