@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, process
+from . import loop, process, terminal
 
 
 async def in_process() -> dict[str, object]:
@@ -21,6 +21,7 @@ async def in_process() -> dict[str, object]:
 def main() -> None:
     figures = {
         "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
+        "terminal": terminal.terminal(),
         **asyncio.run(in_process()),
         "import": process.imports(),
         "run": process.first_request(),
