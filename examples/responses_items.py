@@ -1,6 +1,6 @@
 """A history as the Responses API has it, a list of its items, to and from the library's messages.
 
-Rule: an item that came from the API comes out again as it came; what is said of one that cannot go back is nothing.
+Rule: an item that came from the API goes back as it came; an item that cannot go back is left out before it is sent.
 """
 
 from __future__ import annotations

@@ -400,3 +400,30 @@ def test_s2_04_the_demos_history(tmp_path: Path) -> None:
         history = run(server, tmp_path, book.DEMO)
     assert kinds(history) == ["user", *["function_call", "function_call_output"] * 2, "message"]
     assert history[-1]["role"] == "assistant"
+
+
+# 5. Evaluation
+
+
+def test_s2_05_a_conversation_of_several_turns_is_judged_from_its_history(tmp_path: Path) -> None:
+    """Which tools served each message, in which order, and what was answered: all of it is in the items."""
+    (tmp_path / "a.txt").write_text("alpha")
+    scripts = [
+        *(answer(listing()), answer(reading("call_2", "a.txt")), answer(text("alpha", "msg_1"))),
+        answer(text("as I said: alpha", "msg_2")),
+        *(answer(text("again", "msg_3"), reading("call_3", "a.txt")), answer(text("alpha still", "msg_4"))),
+    ]
+    history: list[dict[str, Any]] = []
+    with strict(scripts) as server:
+        for said in ("what is here?", "and?", "look again"):
+            history = run(server, tmp_path, said, history)
+    turns: list[tuple[list[str], str]] = []
+    for item in history:
+        if item.get("role") == "user":
+            turns.append(([], ""))
+        elif item["type"] == "function_call":
+            turns[-1][0].append(item["name"])
+        elif item["type"] == "message":
+            turns[-1] = (turns[-1][0], item["content"][0]["text"])
+    assert turns == [(["list_files", "read_file"], "alpha"), ([], "as I said: alpha"), (["read_file"], "alpha still")]
+    assert [item["output"] for item in history if item.get("type") == "function_call_output"][1:] == ["alpha"] * 2
