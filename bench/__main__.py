@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, process, terminal
+from . import loop, process, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -14,6 +14,7 @@ async def in_process() -> dict[str, object]:
         "step": await loop.steps(),
         "journal": await loop.journaled(),
         "delta": await loop.deltas(),
+        "wires": await wires.wires(),
         "concurrent": await loop.concurrent(),
     }
 
