@@ -72,7 +72,7 @@ class Model(Protocol):
 
 def final_tool(output: OutputSpec) -> ToolSpec:
     """The tool by which any model can give the output."""
-    about = "Give the final answer. Call this once, by itself, when the work is done; a text is no final answer."
+    about = "Give the final answer. Call this once, by itself, when the work is done, instead of answering in text."
     return ToolSpec(output.name, about, output.schema)
 
 
