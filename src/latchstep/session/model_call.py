@@ -44,6 +44,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         messages=view,
         system=session.kit.system,
         tools=session.kit.specs,
+        output=session.kit.held,
         place=session.state.place,
         attempt=action.attempt,
         max_output=session.limits.max_output,
