@@ -35,8 +35,8 @@ LAYERS = {
 PUBLIC = {
     "Agent", "Cassette", "Context", "DefinitionError", "FatalToolError", "Image", "JournalError", "LatchstepError",
     "Limits", "MemoryJournal", "Message", "ModelError", "Output", "Reply", "Run", "RunResult", "ScriptedModel",
-    "Session", "SessionError", "Text", "Tool", "ToolCall", "ToolError", "ToolResult", "Usage", "Verdict", "model",
-    "run_loop", "tool",
+    "Session", "SessionError", "Text", "Tool", "ToolCall", "ToolError", "ToolResult", "Usage", "Verdict", "fallback",
+    "model", "run_loop", "tool",
 }  # fmt: skip
 
 
