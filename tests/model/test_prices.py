@@ -52,6 +52,7 @@ def test_what_is_not_known_is_none_and_never_zero() -> None:
     for url in ("http://127.0.0.1:8000/v1", "https://gateway.example/openai/v1", "", "no url"):
         assert cost(url) is None, url
     assert cost(usage=Usage()) is None
+    assert cost(known_as="tts-1") is None, "the table knows it, but not by tokens"
     assert cost(usage=Usage(input=1, cache_read=2)) is None
     assert cost(usage=Usage(input=-5)) is None
 
