@@ -20,7 +20,6 @@ CURABLE = RETRYABLE | {"quota", "auth", "permission", "not_found"}
 """Kinds that lie with a model, its provider or its account. Not so `bad_request`, `filtered` and `context_overflow`:
 they lie with what was asked, and a conversation that is too long is not sent around until one takes it."""
 
-
 PREFERRED = "preferred"
 """Why the first model is asked again."""
 
