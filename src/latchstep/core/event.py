@@ -62,10 +62,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SessionCreated(Event, frozen=True, tag="session.created"):
-    """The header, line 0."""
+    """The header, line 0. A header without a format is of format 1, for ever; whoever writes one says `FORMAT`."""
 
     session_id: str
-    format: int = FORMAT
+    format: int = 1
     workspace: str = ""
     program: str = ""
     parent: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from latchstep.core.event import SessionCreated
+from latchstep.core.event import FORMAT, SessionCreated
 from latchstep.core.message import Message
 from latchstep.core.rules import Limits, OnDoubt, Questions
 from latchstep.errors import DefinitionError
@@ -95,7 +95,7 @@ def memory_journal(workspace: str = "") -> MemoryJournal:
     """A journal in memory, with its header."""
     journal = MemoryJournal()
     now = time.time()
-    journal.append([SessionCreated(session_id=new_session_id(now), workspace=workspace, time=now)])
+    journal.append([SessionCreated(session_id=new_session_id(now), format=FORMAT, workspace=workspace, time=now)])
     return journal
 
 
