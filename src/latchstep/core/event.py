@@ -150,6 +150,16 @@ class ModelFailed(Event, frozen=True, tag="model.failed"):
     raw_stop_reason: str = ""
 
 
+class ModelSwitched(Event, frozen=True, tag="model.switched"):
+    """Another model goes on: names, and why in words. `request_id` names the request within which a wrapper
+    changed to it; without one it is the session's own choice, for this run."""
+
+    old: str
+    new: str
+    why: str = ""
+    request_id: str = ""
+
+
 class MessageCompleted(Event, frozen=True, tag="message.completed"):
     """The model's answer, whole. `raw_stop_reason` is the provider's own word, where it differs."""
 
@@ -271,6 +281,7 @@ AnyEvent = (
     | ModelRequested
     | ModelDelta
     | ModelFailed
+    | ModelSwitched
     | MessageCompleted
     | ApprovalRequested
     | ApprovalAnswered

@@ -16,6 +16,7 @@ from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Deadlines
 from latchstep.model.base import Model
 from latchstep.model.chat_request import Dialect
+from latchstep.model.prices import priced
 from latchstep.model.retry import retrying
 from latchstep.model.wire import Wire, check_key
 
@@ -72,30 +73,37 @@ def model(
     deadlines: Deadlines | None = None,
     **options: Any,
 ) -> Model:
-    """The model called `provider:model`, which asks again after failures that may pass (`retrying`).
+    """The model called `provider:model`, which asks again after failures that may pass (`retrying`), with what an
+    answer costs where `genai-prices` is installed and knows it (`priced`).
 
     base_url: of the service, in place of its own. api_key: in place of the environment's. options: sent with each
     request, by name (`temperature=0`). Nothing is connected or imported for it yet.
     Raises DefinitionError for a name or option that cannot be, ModelError("auth") for a missing key.
     """
-    provider, colon, known_as = name.partition(":")
-    service = SERVICES.get(provider)
-    if service is None or not colon or not known_as.strip():
-        raise DefinitionError(_no_such(name))
+    service, known_as = service_of(name)
     url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
     own = _host(url) == _host(service.base_url)
     needed = bool(service.key) and (own or not service.url)
     built: Wire = import_module(f"latchstep.model.{service.wire}").build(
-        known_as.strip(),
+        known_as,
         url,
-        _key(provider, service, api_key, needed),
+        _key(name.partition(":")[0], service, api_key, needed),
         name=name,
         options=options,
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
         **service.settings,
     )
     built.native_output = service.native and own
-    return retrying(built)
+    return priced(retrying(built), known_as, url)
+
+
+def service_of(name: str) -> tuple[Service, str]:
+    """The service that a name names, and what it calls the model. Raises DefinitionError."""
+    provider, _, known_as = name.partition(":")
+    service = SERVICES.get(provider)
+    if service is None or not known_as.strip():
+        raise DefinitionError(_no_such(name))
+    return service, known_as.strip()
 
 
 def _host(url: str) -> str:
