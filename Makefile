@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-peers crash clean
 
 demo: $(VENV)/base
 	$(BIN)/latchstep demo
@@ -13,11 +13,23 @@ test: $(VENV)/dev
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check src tests examples bench
 	$(BIN)/mypy
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench
+
+crash: $(VENV)/dev
+	$(BIN)/python tests/crash/mutants.py
+
+# Beside another library, in an environment of its own; not part of `bench`.
+bench-peers: .venv-peers/ready
+	.venv-peers/bin/python -m bench.peers
+
+.venv-peers/ready: pyproject.toml
+	python3 -m venv .venv-peers
+	.venv-peers/bin/python -m pip --disable-pip-version-check -q install -e . pydantic-ai-slim
+	touch $@
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -34,4 +46,4 @@ $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
 	touch $@ $(VENV)/base
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, process
+from . import loop, process, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -14,6 +14,7 @@ async def in_process() -> dict[str, object]:
         "step": await loop.steps(),
         "journal": await loop.journaled(),
         "delta": await loop.deltas(),
+        "wires": await wires.wires(),
         "concurrent": await loop.concurrent(),
     }
 
@@ -21,6 +22,7 @@ async def in_process() -> dict[str, object]:
 def main() -> None:
     figures = {
         "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
+        "terminal": terminal.terminal(),
         **asyncio.run(in_process()),
         "import": process.imports(),
         "run": process.first_request(),

@@ -1,6 +1,7 @@
 """A coding agent in one file: five tools over a folder, and a person asked before three of them run.
 
-`python examples/nano.py` works in the current folder. NANO_MODEL names the model, as `provider:model`.
+`python examples/nano.py` works in the current folder. It speaks the Messages API and needs ANTHROPIC_API_KEY, unless
+NANO_MODEL names another model, as `provider:model`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAX_TOKENS = 8_192  # of one answer
 @cache
 def client() -> Any:
     """The model, made when it is first needed."""
-    return ls.model(os.environ.get("NANO_MODEL", "openai-chat:gpt-5-mini"))
+    return ls.model(os.environ.get("NANO_MODEL", "anthropic:claude-opus-4-8"))
 
 
 def gate(call: ls.ToolCall, traits: Traits) -> ls.Verdict:

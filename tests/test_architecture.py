@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "latchstep"
 FILES = sorted(path for path in SRC.rglob("*.py") if "demo_project" not in path.parts)
 
-MAX_FILE, MAX_FUNCTION, MAX_DECIDE, MAX_TOTAL = 400, 60, 220, 18_500
+MAX_FILE, MAX_FUNCTION, MAX_DECIDE, MAX_TOTAL = 400, 60, 220, 20_000
 
 LAYERS = {
     "errors": 0,
@@ -35,8 +35,8 @@ LAYERS = {
 PUBLIC = {
     "Agent", "Cassette", "Context", "DefinitionError", "FatalToolError", "Image", "JournalError", "LatchstepError",
     "Limits", "MemoryJournal", "Message", "ModelError", "Output", "Reply", "Run", "RunResult", "ScriptedModel",
-    "Session", "SessionError", "Text", "Tool", "ToolCall", "ToolError", "ToolResult", "Usage", "Verdict", "model",
-    "run_loop", "tool",
+    "Session", "SessionError", "Text", "Tool", "ToolCall", "ToolError", "ToolResult", "Usage", "Verdict", "fallback",
+    "model", "run_loop", "tool",
 }  # fmt: skip
 
 

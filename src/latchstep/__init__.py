@@ -45,6 +45,7 @@ _WHERE = {
     "ToolResult": "core.message",
     "Usage": "core.message",
     "Verdict": "core.rules",
+    "fallback": "model.fallback",
     "run_loop": "session.agent",
 }
 
@@ -75,6 +76,7 @@ __all__ = [
     "ToolResult",
     "Usage",
     "Verdict",
+    "fallback",
     "model",
     "run_loop",
     "tool",
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
     from .journal.base import MemoryJournal
     from .model.cassette import Cassette
     from .model.catalog import model
+    from .model.fallback import fallback
     from .model.scripted import Reply, ScriptedModel
     from .session.agent import Agent, run_loop
     from .session.run import Run, RunResult

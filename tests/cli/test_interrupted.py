@@ -148,6 +148,19 @@ def test_killed_before_the_answer_the_same_question_is_asked_again(home: Home) -
     assert said == ["go", "and be brief"]
 
 
+def test_a_resume_with_another_model_goes_on_and_says_so(home: Home) -> None:
+    with StrictChat([text_answer("Hi."), text_answer("Yes.")]) as server:
+        assert home.run("run", "hi", "--base-url", server.url, "--model", "m").status == 0
+        done = home.run("resume", "more", "--model", "n")
+        assert [request["model"] for request in server.requests] == ["m", "n"]
+    assert done.status == 0, done
+    line = "model: openai-chat:m → openai-chat:n (chosen for this run)"
+    assert line in done.out
+    assert line in home.run("show", home.session().name).out
+    (switched,) = [event for event in home.events() if event["type"] == "model.switched"]
+    assert (switched["old"], switched["new"]) == ("openai-chat:m", "openai-chat:n")
+
+
 def test_a_second_resume_is_refused_and_names_the_holder(home: Home) -> None:
     with StrictChat([text_answer("Hi."), begun("Wait", "#STALL")]) as server:
         assert home.run("run", "hi", "--base-url", server.url).status == 0

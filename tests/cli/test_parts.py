@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from latchstep.cli.asking import lay_out
 from latchstep.cli.human import Human, summary
 from latchstep.cli.running import Setup, asked, folder, resolve
 from latchstep.cli.screen import PLAIN, OutputLost, Screen, columns_of, cut_to, fold, gutter
-from latchstep.core.event import MessageAccepted, Question, ToolFinished, ToolStarted
+from latchstep.core.event import MessageAccepted, ModelFailed, ModelSwitched, Question, ToolFinished, ToolStarted
 from latchstep.core.message import user
 from latchstep.core.printable import printable
 from latchstep.errors import DefinitionError
@@ -138,6 +139,14 @@ def test_a_command_that_failed_does_not_look_like_one_that_passed() -> None:
         assert f"  {mark} x" in told(started, ended)
 
 
+def test_a_switch_of_models_is_one_line() -> None:
+    failed = ModelFailed(request_id="r", attempt=1, kind="overloaded", message="busy", next="retry")
+    switched = ModelSwitched(old="p:a", new="p:b\n", why="overloaded", request_id="r")
+    lines = told(failed, switched).splitlines()
+    assert lines == ["! model: overloaded: busy; asking again", "  model: p:a → p:b⏎ (overloaded)"]
+    assert "asking again in 2 s" in told(msgspec.structs.replace(failed, retry_in=2.0))
+
+
 def test_a_long_message_is_shown_in_part() -> None:
     text = "\n".join(f"line {at}" for at in range(100))
     shown = told(MessageAccepted(message_id="m", source="prompt", message=user(text)))
@@ -160,6 +169,16 @@ def test_a_summary_names_what_matters_first() -> None:
 def test_what_is_typed_comes_on_top_of_what_is_on_record() -> None:
     base = Setup(model="m:1", mode="edits", allow=("a",), checks=("t",), max_steps=3, base_url="http://x/v1", cut=True)
     assert asked(base, **NO_OPTIONS) == base
+    local = Setup(model="openai-chat:m", base_url="http://x/v1", cut=True)
+    for model, url in (
+        ("openai-chat:n", "http://x/v1"),
+        ("n", "http://x/v1"),
+        ("q:4b", "http://x/v1"),
+        ("gemini:n", ""),
+    ):
+        other = asked(local, **NO_OPTIONS | {"model": model})
+        assert (other.model, other.base_url, other.cut) == (model, url, bool(url))
+    assert asked(local, **NO_OPTIONS | {"model": "gemini:n", "base_url": "http://y"}).base_url == "http://y"
     more = asked(base, **NO_OPTIONS | {"allow": ("a", "b"), "mode": "plan", "base_url": "http://y/v1"})
     assert (more.allow, more.mode, more.checks, more.cut) == (("a", "b"), "plan", ("t",), False)
 

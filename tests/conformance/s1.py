@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import nano
 import latchstep as ls
 from latchstep.core.chunk import Chunk
 from latchstep.core.event import Question
-from latchstep.model.base import Request
+from latchstep.model.anthropic import build
+from latchstep.model.base import Model, Request
+from tests.model.strict_anthropic import streamed, strict_anthropic
 
 
 class Lines:
@@ -28,6 +31,37 @@ class Lines:
         reply = ls.ScriptedModel([self.replies.pop(0)])
         async for chunk in reply.stream(Request(request_id=request.request_id, messages=request.messages)):
             yield chunk
+
+
+class Heard:
+    """A model, and what it was asked."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.name, self.requests = model, model.name, list[Request]()
+
+    def stream(self, request: Request) -> AsyncIterator[Chunk]:
+        self.requests.append(request)
+        return self.model.stream(request)
+
+
+@contextmanager
+def messages_api(*replies: Any) -> Iterator[Heard]:
+    """A model behind a strict Messages server that gives these replies, all of which must be wanted."""
+    with strict_anthropic([_streamed(reply) for reply in replies]) as server:
+        yield Heard(build("m", server.url, "sk-x"))
+        assert (server.refused, server.scripts) == ([], [])
+
+
+def _streamed(reply: str | ls.ToolCall) -> list[Any]:
+    if isinstance(reply, str):
+        return streamed({"type": "text", "text": reply})
+    use = {"type": "tool_use", "id": reply.id, "name": reply.name, "input": reply.arguments}
+    return streamed(use, stop="tool_use")
+
+
+@contextmanager
+def scripted(*replies: Any) -> Iterator[Lines]:
+    yield Lines(*replies)
 
 
 def call(number: int, name: str, **arguments: Any) -> ls.ToolCall:

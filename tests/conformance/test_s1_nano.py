@@ -16,9 +16,11 @@ from messages_api import joined, split
 import latchstep as ls
 from latchstep.core.event import Question
 from latchstep.core.message import Provider, Thinking, user
+from latchstep.model.anthropic import build
+from tests.model.strict_anthropic import sign, streamed, strict_anthropic
 
 from .conftest import EXAMPLES
-from .s1 import Lines, allow, call, converse, deny, never, results, roles
+from .s1 import Lines, allow, call, converse, deny, messages_api, never, results, roles, scripted
 
 # 1. What leaves the machine
 
@@ -39,7 +41,6 @@ def test_s1_01_importing_needs_no_key_and_builds_no_client() -> None:
 
 
 def test_s1_01_the_client_is_built_on_first_use_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("latchstep.model.catalog", reason="models by name are not there")
     monkeypatch.setenv("NANO_MODEL", "ollama:tiny")
     nano.client.cache_clear()
     try:
@@ -249,22 +250,28 @@ def test_s1_05_splitting_undoes_joining() -> None:
     assert [message.role for message in split([mixed])] == ["tool", "user"]
 
 
-# 7. The five published cases
+# 7. The five published cases, with a scripted model and through the Messages API
+
+Way = Any  # replies in, a context manager with a model out
+
+ways = pytest.mark.parametrize("way", [scripted, messages_api])
 
 
-def test_s1_07_text_only_is_one_call_and_two_messages(tmp_path: Path) -> None:
-    model = Lines("hello")
+@ways
+def test_s1_07_text_only_is_one_call_and_two_messages(tmp_path: Path, way: Way) -> None:
     messages = [user("hi")]
-    converse(messages, model, tmp_path)
+    with way("hello") as model:
+        converse(messages, model, tmp_path)
     assert len(model.requests) == 1
     assert roles(messages) == ["user", "assistant"]
 
 
-def test_s1_07_a_tool_and_then_its_feedback(tmp_path: Path) -> None:
+@ways
+def test_s1_07_a_tool_and_then_its_feedback(tmp_path: Path, way: Way) -> None:
     (tmp_path / "a.txt").write_text("alpha")
-    model = Lines(call(1, "read_file", path="a.txt"), "it says alpha")
     messages = [user("read a.txt")]
-    converse(messages, model, tmp_path)
+    with way(call(1, "read_file", path="a.txt"), "it says alpha") as model:
+        converse(messages, model, tmp_path)
     assert len(model.requests) == 2
     (result,) = results(messages[2])
     assert (result.call_id, result.text, result.is_error) == ("toolu_01", "alpha", False)
@@ -272,10 +279,11 @@ def test_s1_07_a_tool_and_then_its_feedback(tmp_path: Path) -> None:
     assert messages[3].text == "it says alpha"
 
 
-def test_s1_07_a_missing_file_reaches_the_model_and_it_goes_on(tmp_path: Path) -> None:
-    model = Lines(call(1, "read_file", path="none.txt"), "there is no such file")
+@ways
+def test_s1_07_a_missing_file_reaches_the_model_and_it_goes_on(tmp_path: Path, way: Way) -> None:
     messages = [user("read none.txt")]
-    converse(messages, model, tmp_path)
+    with way(call(1, "read_file", path="none.txt"), "there is no such file") as model:
+        converse(messages, model, tmp_path)
     (result,) = results(messages[2])
     assert result.is_error is True
     assert "none.txt" in result.text
@@ -283,15 +291,66 @@ def test_s1_07_a_missing_file_reaches_the_model_and_it_goes_on(tmp_path: Path) -
     assert messages[-1].text == "there is no such file"
 
 
-def test_s1_07_a_denied_bash_leaves_no_sentinel_file(tmp_path: Path) -> None:
+@ways
+def test_s1_07_a_denied_bash_leaves_no_sentinel_file(tmp_path: Path, way: Way) -> None:
     messages = [user("go")]
-    converse(messages, Lines(call(1, "bash", command="touch sentinel"), "a pity"), tmp_path, deny)
+    with way(call(1, "bash", command="touch sentinel"), "a pity") as model:
+        converse(messages, model, tmp_path, deny)
     assert not (tmp_path / "sentinel").exists()
     (result,) = results(messages[2])
     assert ("declined" in result.text, result.is_error) == (True, False)
 
 
-def test_s1_07_two_rounds_alternate(tmp_path: Path) -> None:
+@ways
+def test_s1_07_two_rounds_alternate(tmp_path: Path, way: Way) -> None:
     messages = [user("go")]
-    converse(messages, Lines(call(1, "list_files"), call(2, "list_files"), "done"), tmp_path)
+    with way(call(1, "list_files"), call(2, "list_files"), "done") as model:
+        converse(messages, model, tmp_path)
     assert roles(messages) == ["user", "assistant", "user", "assistant", "user", "assistant"]
+
+
+# The same rules, as bytes of the Messages API
+
+
+def test_s1_01_the_default_is_a_model_of_the_messages_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NANO_MODEL", raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-x")
+    nano.client.cache_clear()
+    try:
+        assert nano.client().name.startswith("anthropic:")
+    finally:
+        nano.client.cache_clear()
+
+
+def test_s1_03_05_what_the_api_is_sent(tmp_path: Path) -> None:
+    """The prompt apart from the history, each reply verbatim, all results of a turn in one user message."""
+    (tmp_path / "a.txt").write_text("alpha")
+    thought = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
+    search = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "a"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []}
+    uses = [
+        {"type": "tool_use", "id": "toolu_01", "name": "read_file", "input": {"path": "a.txt"}},
+        {"type": "tool_use", "id": "toolu_02", "name": "bash", "input": {"command": "touch sentinel"}},
+        {"type": "tool_use", "id": "toolu_03", "name": "read_file", "input": {"path": "none.txt"}},
+    ]
+    reply = [thought, search, found, {"type": "text", "text": "I look."}, *uses]
+    last = streamed({"type": "text", "text": "done"})
+    messages = [user("go")]
+    with strict_anthropic([streamed(*reply, stop="tool_use"), last, last]) as server:
+        model = build("m", server.url, "sk-x")
+        converse(messages, model, tmp_path, deny)
+        messages.append(user("and?"))
+        converse(messages, model, tmp_path, deny)
+        assert server.refused == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.txt"]
+    first, second, third = server.requests
+    assert (first["max_tokens"], first["system"][0]["text"]) == (nano.MAX_TOKENS, nano.SYSTEM)
+    assert len(first["tools"]) == 5
+    assert second["messages"][1] == {"role": "assistant", "content": reply}
+    answered = second["messages"][2]["content"]
+    assert [part["tool_use_id"] for part in answered] == ["toolu_01", "toolu_02", "toolu_03"]
+    assert [part.get("is_error", False) for part in answered] == [False, False, True]
+    assert answered[0]["content"] == "alpha"
+    assert "declined" in answered[1]["content"]
+    assert [message["role"] for message in third["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert third["messages"][1] == second["messages"][1], "verbatim still, after the list went through the caller"

@@ -74,17 +74,22 @@ TERMINAL = """
 import nano
 from tests.conformance.s1 import Lines, call
 from latchstep.errors import ModelError
-nano.main(Lines({replies}))
+nano.main({model})
 """
 
 
 def terminal(folder: Path, replies: str, typed: str) -> list[str]:
     """What a terminal shows, line by line, when these lines are typed."""
+    return typed_into(TERMINAL.format(model=f"Lines({replies})"), folder, typed)
+
+
+def typed_into(code: str, folder: Path, typed: str) -> list[str]:
     path = os.pathsep.join([str(EXAMPLES), str(EXAMPLES.parent)])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "NANO_"))}
     done = subprocess.run(
-        [sys.executable, "-c", TERMINAL.format(replies=replies)],
+        [sys.executable, "-c", code],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**environment, "PYTHONPATH": path},
         input=typed,
         capture_output=True,
         text=True,
@@ -93,6 +98,11 @@ def terminal(folder: Path, replies: str, typed: str) -> list[str]:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split("\n")
+
+
+def test_s1_06_a_missing_key_is_said_when_the_client_is_first_needed(tmp_path: Path) -> None:
+    shown = typed_into("import nano; nano.main()", tmp_path, "hi\nhi\n")
+    assert [line.partition(": set ")[0] for line in shown] == ["> ! auth: no key for anthropic"] * 2 + ["> "]
 
 
 def test_s1_06_a_terminal_loop_drives_it(tmp_path: Path) -> None:

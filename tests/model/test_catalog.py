@@ -76,7 +76,9 @@ def test_openai_itself_wants_a_key_and_its_own_field() -> None:
         with pytest.raises(ModelError, match="OPENAI_API_KEY"):
             model("openai-chat:m", base_url=url)
     built: Any = model("openai-chat:m", api_key="k")
-    body = built.inner._encode(Request(request_id="r", messages=(user("x"),), max_output=5))
+    while hasattr(built, "inner"):
+        built = built.inner
+    body = built._encode(Request(request_id="r", messages=(user("x"),), max_output=5))
     assert b'"max_completion_tokens":5' in body
 
 

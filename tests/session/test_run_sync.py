@@ -60,10 +60,10 @@ async def act() -> str:
     return "no"
 """,
     "thread": """
-def act() -> str:
+def act(context: ls.Context) -> str:
     os.kill(os.getpid(), signal.SIGINT)
-    threading.Event().wait(60)
-    return "no"
+    while not threading.Event().wait(0.1):
+        context.progress("still here")  # wakes the loop: `asyncio.run` may sleep over a signal that came just before
 """,
 }
 

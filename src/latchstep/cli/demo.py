@@ -248,7 +248,7 @@ def _timeline(events: list[ev.Event]) -> Iterator[str]:
         if detail is None:
             skipped[event.type] += 1
             continue
-        yield f"{event.seq:4d} {event.elapsed:6.2f}  {event.type:17s} {one_line(detail, 80)}"
+        yield f"{event.seq:4d} {event.elapsed:6.2f}  {event.type:17s} {one_line(detail, 62)}"
     if skipped:
         yield "     and " + ", ".join(f"{count} x {name}" for name, count in skipped.items())
 

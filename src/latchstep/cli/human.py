@@ -54,6 +54,8 @@ class Human:
                 self._completed(event)
             case ev.ModelFailed():
                 self._failed(event)
+            case ev.ModelSwitched():
+                self._note(f"model: {one_line(event.old, 80)} → {one_line(event.new, 80)}{_because(event.why)}")
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -79,7 +81,7 @@ class Human:
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
         first, *more = printable(event.message.text).split("\n")
-        if event.source in ("check", "notice"):
+        if event.source in ("check", "notice", "correction"):
             self._note(one_line(first, 160))
         elif event.source != "start":
             self.screen.line(self.screen.style("› ", "cyan") + self._bold(one_line(first, 1000)))
@@ -109,8 +111,7 @@ class Human:
         self._streamed = ""
         if event.next == "give_up":  # the run ends with these words
             return
-        after = f"; asking again in {event.retry_in:.0f} s" if event.next == "retry" else ""
-        after = "; asking again" if event.next == "ask_again" else after
+        after = "; asking again" + (f" in {event.retry_in:.0f} s" if event.retry_in else "")
         kind = event.kind.removeprefix("MODEL_").lower().replace("_", " ")
         self.screen.line(
             self.screen.style(f"! model: {printable(kind)}: {one_line(event.message, 300)}{after}", "yellow")

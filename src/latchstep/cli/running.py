@@ -151,7 +151,9 @@ def here() -> Path:
 def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, max_steps: Any) -> Setup:
     """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
     given: dict[str, Any] = {"mode": mode, "max_steps": max_steps}
-    given["model"] = typed(model, "--model") if model else None
+    given["model"] = name = typed(model, "--model") if model else None
+    if name and _service(name) not in (None, _service(base.model)):
+        given |= {"base_url": "", "cut": False}  # the server on record is another service's
     if base_url:
         given |= {"base_url": typed(base_url, "--base-url"), "cut": False}
     allowed = (*base.allow, *(typed(command, "--allow") for command in allow))
@@ -162,6 +164,14 @@ def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, chec
         allow=tuple(dict.fromkeys(allowed)),
         checks=tuple(dict.fromkeys(checks)),
     )
+
+
+def _service(name: str) -> str | None:
+    """The service that a model's name begins with, if it does."""
+    from latchstep.model.catalog import SERVICES
+
+    provider = name.partition(":")[0]
+    return provider if ":" in name and provider in SERVICES else None
 
 
 def recorded(state: State) -> Setup:

@@ -41,7 +41,8 @@ LEGAL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> MessageCompleted | ModelFailed:
     """The event for this answer. Deterministic: the same state and answer give the same ids.
 
-    max_empty: how often in a row an empty answer is asked again (`Limits.max_empty`).
+    origin: the model that was asked, where the answer does not say who gave it. max_empty: how often in a row an
+    empty answer is asked again (`Limits.max_empty`).
     """
     request = state.request
     assert request is not None
@@ -51,6 +52,7 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         blocks = tuple(_named(map(storable, answer.blocks), state.ids, request.request_id))
         raw = clean(answer.raw_stop_reason) if answer.raw_stop_reason != answer.stop_reason else ""
         response_id = clean(answer.response_id)
+        origin = clean(answer.origin) or origin
     except (ValueError, TypeError, AttributeError) as error:
         message = f"the model's answer cannot be recorded: {error}"
         return _unusable(request, "MODEL_PROTOCOL_ERROR", clean(message))

@@ -32,10 +32,19 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
 
 
+class Switched(msgspec.Struct, frozen=True, kw_only=True):
+    """From here on another model answers this request: names (`provider:model`), and why in words."""
+
+    old: str
+    new: str
+    why: str = ""
+
+
 class Completed(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's terminal event: the whole answer. Only now may its calls run.
 
     `cost` is in US dollars, None when unknown; `response_id` is the provider's, "" when it gave none.
+    `origin` is the name of the model that answered, "" where that is the one that was asked.
     """
 
     blocks: tuple[Block, ...]
@@ -45,6 +54,7 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     response_id: str = ""
     model: str = ""
+    origin: str = ""
 
 
-Chunk = Delta | Failed | Completed
+Chunk = Delta | Failed | Switched | Completed

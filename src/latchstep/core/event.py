@@ -16,8 +16,10 @@ from .message import Image, Message, Outcome, StopReason, Text, Usage
 FORMAT = 1
 """Major format of the journal. A reader refuses a larger one."""
 
-Source = Literal["start", "prompt", "steer", "follow_up", "check", "notice"]
-Because = Literal["prompt", "results", "steer", "follow_up", "retry", "truncated", "check", "notice", "paused"]
+Source = Literal["start", "prompt", "steer", "follow_up", "check", "notice", "correction"]
+Because = Literal[
+    "prompt", "results", "steer", "follow_up", "retry", "truncated", "check", "notice", "correction", "paused"
+]  # fmt: skip
 Status = Literal["completed", "cancelled", "max_steps", "budget", "stalled", "unverified", "failed"]
 Effect = Literal["read", "write"]
 Replay = Literal["safe", "never"]
@@ -62,10 +64,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SessionCreated(Event, frozen=True, tag="session.created"):
-    """The header, line 0."""
+    """The header, line 0. A header without a format is of format 1, for ever; whoever writes one says `FORMAT`."""
 
     session_id: str
-    format: int = FORMAT
+    format: int = 1
     workspace: str = ""
     program: str = ""
     parent: str = ""
@@ -146,6 +148,16 @@ class ModelFailed(Event, frozen=True, tag="model.failed"):
     usage: Usage = Usage()
     stop_reason: StopReason | None = None
     raw_stop_reason: str = ""
+
+
+class ModelSwitched(Event, frozen=True, tag="model.switched"):
+    """Another model goes on: names, and why in words. `request_id` names the request within which a wrapper
+    changed to it; without one it is the session's own choice, for this run."""
+
+    old: str
+    new: str
+    why: str = ""
+    request_id: str = ""
 
 
 class MessageCompleted(Event, frozen=True, tag="message.completed"):
@@ -241,7 +253,7 @@ class CheckFinished(Event, frozen=True, tag="check.finished"):
 
 
 class RunFinished(Event, frozen=True, tag="run.finished"):
-    """Last event of each run: its result without the messages."""
+    """Last event of each run: its result without the messages. `output` is the typed output's JSON form."""
 
     status: Status
     final_text: str = ""
@@ -269,6 +281,7 @@ AnyEvent = (
     | ModelRequested
     | ModelDelta
     | ModelFailed
+    | ModelSwitched
     | MessageCompleted
     | ApprovalRequested
     | ApprovalAnswered

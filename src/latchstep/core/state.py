@@ -57,10 +57,12 @@ class OpenRequest(msgspec.Struct, frozen=True):
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
-    """Counters and outcome of the run under way, or of the last one. `started` is how it began."""
+    """Counters and outcome of the run under way, or of the last one. `started` is how it began, `model` what the
+    session changed to since, if it did."""
 
     run_id: str
     started: ev.RunStarted
+    model: str = ""
     active: bool = True
     steps: int = 0
     tool_calls: int = 0
@@ -72,6 +74,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     continuations: int = 0
     empties: int = 0
     check_rounds: int = 0
+    corrections: int = 0
     wrote: bool = False
     corrected: bool = False
     cancelled: bool = False
@@ -133,6 +136,9 @@ class State(msgspec.Struct, omit_defaults=True):
                 self._tool_finished(event)
             case ev.ModelFailed():
                 self._model_failed(event)
+            case ev.ModelSwitched():
+                if self.run is not None and not event.request_id:
+                    self.run.model = event.new
             case ev.ApprovalRequested():
                 self._asked(event)
             case ev.ApprovalAnswered():
@@ -172,6 +178,8 @@ class State(msgspec.Struct, omit_defaults=True):
         if event.source == "check" and self.run is not None:
             self.run.check_rounds += 1
             self.checks = []
+        elif event.source == "correction" and self.run is not None:
+            self.run.corrections += 1
         elif event.source == "notice":
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from latchstep.core.event import SessionCreated
+from latchstep.core.event import FORMAT, SessionCreated
 from latchstep.errors import JournalDamaged, JournalError, SessionError
 
 from .blob import BLOBS, keep_blob, read_blob
@@ -75,7 +75,7 @@ class Store:
         is no name for a folder."""
         self._refuse_taken(session_id)
         real = os.path.realpath(workspace) if workspace else ""
-        header = SessionCreated(session_id=session_id, time=time, workspace=real, program=program)
+        header = SessionCreated(session_id=session_id, format=FORMAT, time=time, workspace=real, program=program)
         return FileJournal.create(self.sessions / session_id, header, disk=self._disk)
 
     def open(self, session_id: str) -> FileJournal:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterable
 
 import msgspec
 
-from latchstep.core.chunk import Chunk, Completed, Delta, Failed
-from latchstep.core.event import Event, MessageCompleted, ModelFailed, ModelRequested, RunStarted
+from latchstep.core.chunk import Chunk, Completed, Delta, Failed, Switched
+from latchstep.core.event import Event, MessageCompleted, ModelFailed, ModelRequested, ModelSwitched, RunStarted
 from latchstep.core.message import Message, Text, Thinking
 from latchstep.core.project import Projection
 from latchstep.core.state import State
@@ -30,7 +30,7 @@ class Cassette:
         self._events = list(events)
         self._strict = strict
         self._answers = [e for e in self._events if isinstance(e, MessageCompleted | ModelFailed)]
-        self._requests = _requests(self._events)
+        self._requests, self._switches = _leading(self._events)
         started = next((e for e in self._events if isinstance(e, RunStarted)), None)
         if started is None:
             raise DefinitionError("a cassette needs the events of a session in which a run was started")
@@ -42,10 +42,14 @@ class Cassette:
             recorded = self._requests[place]
             if self._strict and recorded.sha256 and recorded.sha256 != request.sha256:
                 raise ModelError("bad_request", self._difference(recorded, request))
+        for chunk in self._switched(place):
+            yield chunk
         answer = self._answer(place)
         while isinstance(answer, ModelFailed) and answer.next == "retry":
             yield Failed(kind=answer.kind, message=answer.message, retry_in=0.0, usage=answer.usage)
             place += 1
+            for chunk in self._switched(place):
+                yield chunk
             answer = self._answer(place)
         if isinstance(answer, ModelFailed):
             if answer.stop_reason is not None:  # an answer came, and was empty
@@ -68,7 +72,12 @@ class Cassette:
             usage=answer.usage,
             cost=answer.cost,
             response_id=answer.message.id.removeprefix("message-"),
+            origin=answer.message.origin,
         )
+
+    def _switched(self, place: int) -> list[Switched]:
+        found = self._switches[place] if place < len(self._switches) else []
+        return [Switched(old=event.old, new=event.new, why=event.why) for event in found]
 
     def _answer(self, place: int) -> MessageCompleted | ModelFailed:
         if place < len(self._answers):
@@ -90,16 +99,21 @@ class Cassette:
         return f"{request.request_id} is not the request that was recorded:\n{text}"
 
 
-def _requests(events: list[Event]) -> list[ModelRequested]:
-    """For each answer, the request it answered."""
-    found, latest = [], None
+def _leading(events: list[Event]) -> tuple[list[ModelRequested], list[list[ModelSwitched]]]:
+    """For each answer, the request it answered, and the switches within it that came before."""
+    requests: list[ModelRequested] = []
+    switches: list[list[ModelSwitched]] = [[]]
+    latest = None
     for event in events:
         if isinstance(event, ModelRequested):
             latest = event
+        elif isinstance(event, ModelSwitched) and event.request_id:
+            switches[-1].append(event)
         elif isinstance(event, MessageCompleted | ModelFailed):
             assert latest is not None
-            found.append(latest)
-    return found
+            requests.append(latest)
+            switches.append([])
+    return requests, switches
 
 
 def _lines(messages: Iterable[Message]) -> list[str]:

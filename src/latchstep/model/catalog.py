@@ -16,6 +16,7 @@ from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Deadlines, host_of
 from latchstep.model.base import Model
 from latchstep.model.chat_request import Dialect
+from latchstep.model.prices import priced
 from latchstep.model.retry import retrying
 from latchstep.model.wire import Wire, check_key
 
@@ -28,7 +29,8 @@ MISTRAL = Dialect(short_ids=True, usage=False)
 class Service(msgspec.Struct, frozen=True):
     """One service. key: the variable that holds its key, "" where it wants none. wire: the module here whose `build`
     makes the model. settings: what else that is given, by name. url: the variable that may name another server, one
-    that may want no key. other_key: the variable that is read where `key` is not set."""
+    that may want no key. other_key: the variable that is read where `key` is not set. native: whether it holds an
+    answer to a JSON Schema; another server at `url` is not known to."""
 
     base_url: str
     key: str = ""
@@ -37,13 +39,16 @@ class Service(msgspec.Struct, frozen=True):
     url: str = ""
     local: bool = False
     other_key: str = ""
+    native: bool = False
 
 
 SERVICES: dict[str, Service] = {
-    "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL"),
-    "openai": Service(OPENAI, "OPENAI_API_KEY", wire="openai_responses", url="OPENAI_BASE_URL"),
-    "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL"),
-    "gemini": Service(GEMINI, "GEMINI_API_KEY", "gemini", url="GEMINI_BASE_URL", other_key="GOOGLE_API_KEY"),
+    "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL", native=True),
+    "openai": Service(OPENAI, "OPENAI_API_KEY", wire="openai_responses", url="OPENAI_BASE_URL", native=True),
+    "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL", native=True),
+    "gemini": Service(
+        GEMINI, "GEMINI_API_KEY", "gemini", url="GEMINI_BASE_URL", other_key="GOOGLE_API_KEY", native=True
+    ),
     "openrouter": Service("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "groq": Service("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Service("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
@@ -69,17 +74,15 @@ def model(
     deadlines: Deadlines | None = None,
     **options: Any,
 ) -> Model:
-    """The model called `provider:model`, which asks again after failures that may pass (`retrying`).
+    """The model called `provider:model`, which asks again after failures that may pass (`retrying`), with what an
+    answer costs where `genai-prices` is installed and knows it (`priced`).
 
     base_url: of the service, in place of its own. api_key: in place of the environment's. client: an async client of
     the official `anthropic` or `openai` SDK that sends in place of our own HTTP, with its own address and key; it stays
     the caller's to close. options: sent with each request, by name (`temperature=0`). Nothing is connected or imported
     for it yet. Raises DefinitionError for a name or option that cannot be, ModelError("auth") for a missing key.
     """
-    provider, colon, known_as = name.partition(":")
-    service = SERVICES.get(provider)
-    if service is None or not colon or not known_as.strip():
-        raise DefinitionError(_no_such(name))
+    service, known_as = service_of(name)
     if client is not None:
         from latchstep.model.sdk_client import client_source
 
@@ -88,20 +91,30 @@ def model(
         source = client_source(client, service.wire)
         base_url, api_key = str(client.base_url), ""
     url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
-    at_home = not service.url or host_of(url).lower() == host_of(service.base_url)
-    needed = bool(service.key) and at_home and client is None
+    own = host_of(url).lower() == host_of(service.base_url)
+    needed = bool(service.key) and (own or not service.url) and client is None
     built: Wire = import_module(f"latchstep.model.{service.wire}").build(
-        known_as.strip(),
+        known_as,
         url,
-        _key(provider, service, api_key, needed),
+        _key(name.partition(":")[0], service, api_key, needed),
         name=name,
         options=options,
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
         **service.settings,
     )
+    built.native_output = service.native and own
     if client is not None:
         built.source = source
-    return retrying(built)
+    return priced(retrying(built), known_as, url)
+
+
+def service_of(name: str) -> tuple[Service, str]:
+    """The service that a name names, and what it calls the model. Raises DefinitionError."""
+    provider, _, known_as = name.partition(":")
+    service = SERVICES.get(provider)
+    if service is None or not known_as.strip():
+        raise DefinitionError(_no_such(name))
+    return service, known_as.strip()
 
 
 def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:

@@ -7,7 +7,7 @@ The key is in no error, no log and no `repr`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -16,7 +16,7 @@ from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import ToolCall
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Answer, Deadlines, stream_post
-from latchstep.model.base import Request
+from latchstep.model.base import Request, with_final_tool
 from latchstep.model.failure import http_failure
 from latchstep.model.history import legal_name
 from latchstep.model.sse import MAX_EVENT, SSEParser
@@ -85,6 +85,7 @@ class Wire:
 
     name: what the journal calls it. url: see `endpoint`. decoder: makes one for an answer; it is given the tools'
     names as they were sent. key: blotted out of errors. rename: a tool's name as the API takes it.
+    native_output: whether `encode` may be given `Request.output`, until the server has refused it once.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Wire:
         self._name, self._shown, self._headers = name, url[1], headers
         self._encode, self._decoder, self._rename = encode, decoder, rename
         self._deadlines = deadlines
+        self.native_output = False
 
     def __repr__(self) -> str:
         return f"Wire({self._name!r}, {self._shown!r})"
@@ -113,16 +115,27 @@ class Wire:
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """Deltas, then one `Completed`. Raises ModelError; DefinitionError for an option that cannot be sent."""
-        body = self._encode(request)
-        names = {self._rename(tool.name): tool.name for tool in request.tools}
-        renamed = any(wire != real for wire, real in names.items())
-        decoder = self._decoder(names)
-        async with self.source(body, self._headers, self._deadlines) as events:
-            over = False
-            while not over:
-                chunks, over = await _next(events, decoder)
-                for chunk in chunks:
-                    yield _restored(chunk, names) if renamed else chunk
+        first = asked = request if self.native_output else with_final_tool(request)
+        while True:
+            body = self._encode(asked)
+            names = {self._rename(tool.name): tool.name for tool in asked.tools}
+            renamed = any(wire != real for wire, real in names.items())
+            async with AsyncExitStack() as stack:
+                try:
+                    events = await stack.enter_async_context(self.source(body, self._headers, self._deadlines))
+                except ModelError as failure:
+                    if failure.kind != "bad_request" or asked.output is None:
+                        raise
+                    asked = with_final_tool(asked)  # the model or the server takes no schema, or not this one
+                    continue
+                if asked is not first:
+                    self.native_output = False
+                decoder, over = self._decoder(names), False
+                while not over:
+                    chunks, over = await _next(events, decoder)
+                    for chunk in chunks:
+                        yield _restored(chunk, names) if renamed else chunk
+            return
 
 
 async def _next(events: Events, decoder: Decoder) -> tuple[list[Chunk], bool]:

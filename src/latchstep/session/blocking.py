@@ -30,28 +30,31 @@ def run_blocking(main: Coroutine[Any, Any, T]) -> T:
         raise LatchstepError("an event loop is already running here; await the asynchronous form instead")
     loop = asyncio.new_event_loop()
     task = loop.create_task(main)
-    previous = _cancel_on_interrupt(loop, task)
+    ours = _cancel_on_interrupt(loop, task)
     try:
         return loop.run_until_complete(task)
     except asyncio.CancelledError:
-        if previous is not None:
+        if ours:
             raise KeyboardInterrupt from None
         raise
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGINT, previous)
+        if ours:
+            loop.remove_signal_handler(signal.SIGINT)  # which sets Python's own again
         _close(loop)
 
 
-def _cancel_on_interrupt(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
-    """SIGINT cancels the task; the previous handler, or None where signals are not ours to set."""
+def _cancel_on_interrupt(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> bool:
+    """SIGINT cancels the task; whether it does: signals may not be ours to set.
+
+    Through the loop's wake-up descriptor: a plain handler waits for the next bytecode of the main thread, and a
+    signal that comes just before the loop goes to sleep would be seen when something else wakes it.
+    """
     if threading.current_thread() is not threading.main_thread():
-        return None
-    previous = signal.getsignal(signal.SIGINT)
-    if previous is not signal.default_int_handler:
-        return None
-    signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(task.cancel))
-    return previous
+        return False
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    return True
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

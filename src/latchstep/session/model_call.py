@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import TYPE_CHECKING
 
 from latchstep.core import wording
 from latchstep.core.accept import accept
 from latchstep.core.action import CallModel
-from latchstep.core.chunk import Completed, Delta, Failed
-from latchstep.core.event import ModelDelta, ModelFailed, ModelRequested
+from latchstep.core.chunk import Completed, Delta, Failed, Switched
+from latchstep.core.event import ModelDelta, ModelFailed, ModelRequested, ModelSwitched
 from latchstep.core.message import Message, clean
+from latchstep.core.state import State
 from latchstep.errors import JournalError, ModelError
-from latchstep.model.base import Request
+from latchstep.model.base import Model, Request
+
+from .build import resolve_model
+from .kit import Kit
 
 if TYPE_CHECKING:
     from .session import Session
@@ -44,6 +49,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         messages=view,
         system=session.kit.system,
         tools=session.kit.specs,
+        output=session.kit.held,
         place=session.state.place,
         attempt=action.attempt,
         max_output=session.limits.max_output,
@@ -93,6 +99,10 @@ async def _answer(session: Session, request: Request) -> Completed:
             elif isinstance(chunk, Failed):
                 session.crew.touch(request_id, chunk.retry_in)
                 await _attempt_failed(session, request, chunk)
+            elif isinstance(chunk, Switched):
+                old, new, why = clean(chunk.old), clean(chunk.new), clean(chunk.why)
+                await session.emit(ModelSwitched(old=old, new=new, why=why, request_id=request_id))
+                await asyncio.sleep(0)
             elif isinstance(chunk, Completed):
                 answer = chunk
             else:
@@ -122,6 +132,19 @@ async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> 
     await session.emit(failed)
     await session.emit(again)
     await asyncio.sleep(0)  # a model that fails without ever suspending can still be cancelled
+
+
+def with_model(kit: Kit, model: Model | str) -> Kit:
+    """The kit with another model. A copy: other sessions may work with this one."""
+    kit = copy(kit)
+    kit.model = resolve_model(model)
+    return kit
+
+
+def chosen(state: State, name: str) -> list[ModelSwitched]:
+    """That a run goes on with another model than the session used last, if it does."""
+    used = (state.run.model or state.run.started.model) if state.run is not None else name
+    return [ModelSwitched(old=used, new=name, why="chosen for this run")] if used != name else []
 
 
 def _failure(session: Session, error: BaseException) -> ModelFailed:

@@ -25,11 +25,13 @@ from latchstep.core.rules import Rules
 from latchstep.core.state import OpenCall, State, fold
 from latchstep.errors import DefinitionError, JournalPoisoned, SessionError
 from latchstep.journal.base import Journal
+from latchstep.model.base import Model
 
 from .barrier import Barrier
 from .crew import Crew
 from .hub import Hub, Lockstep, Watcher
 from .kit import Kit
+from .model_call import chosen, with_model
 from .perform import perform
 from .run import Run, RunResult, readable
 
@@ -57,26 +59,21 @@ class Session:
     ) -> None:
         self.journal, self.kit, self.rules, self.limits = journal, kit, rules, rules.limits
         self.hub = Hub(rules.limits.max_ahead)
-        self.projection = Projection()
-        self.projected = 0
+        self.projection, self.projected = Projection(), 0
         self._now, self._monotonic, self._new_id = now, monotonic, new_id
         self._since, self._base = monotonic(), 0.0
-        self._part = 0
+        self._part, self._rang, self._snapshot_at = 0, False, journal.size
         self._cancel: ev.CancelRequested | None = None
-        self._rang = False
         self.crew = Crew(rules.limits.grace, self.note_interrupt, self.absorb)
         self.barrier = Barrier(journal, self.absorb, self._synced)
         self._ending: ev.RunFinished | None = None
         self._poison: JournalPoisoned | None = None
         self._woken: asyncio.Future[None] | None = None
         self._run: Run | None = None
-        self._snapshot_at = journal.size
         self.state: State = state if state is not None else fold(journal.live())
         kit.on_open(self.state.seen)
-        opened = ev.SessionOpened(
-            epoch=self.state.epoch + 1, session_id=self.id, host=socket.gethostname(), pid=os.getpid(), program=program
-        )
-        self.record(opened)
+        epoch, host = self.state.epoch + 1, socket.gethostname()
+        self.record(ev.SessionOpened(epoch=epoch, session_id=self.id, host=host, pid=os.getpid(), program=program))
 
     # -- what can be asked of it -----------------------------------------------------------------------
 
@@ -105,6 +102,11 @@ class Session:
             readable(prompt, self.limits.max_prompt)
         said = tuple(storable_message(message, number) for number, message in enumerate(start, 1))
         return Run(self, lambda: self._begin(prompt, said, first_request))
+
+    def switch(self, model: Model | str) -> None:
+        """Go on with another model, from the next run (or the next resume) on. Raises SessionError during a run."""
+        self._refuse_second(None)
+        self.kit = with_model(self.kit, model)
 
     def enter(self, run: Run) -> None:
         """A run begins. There is one at a time."""
@@ -304,6 +306,7 @@ class Session:
                     setup=self.kit.setup,
                 )
             )
+        events += chosen(self.state, self.kit.model.name)
         await self.barrier.quiet()
         self.record(*events)
         if self._run is not None:
