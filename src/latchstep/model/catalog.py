@@ -93,16 +93,17 @@ def model(
     url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
     own = host_of(url).lower() == host_of(service.base_url)
     needed = bool(service.key) and (own or not service.url) and client is None
+    key, key_from = _key(name.partition(":")[0], service, api_key, needed)
     built: Wire = import_module(f"latchstep.model.{service.wire}").build(
         known_as,
         url,
-        _key(name.partition(":")[0], service, api_key, needed),
+        key,
         name=name,
         options=options,
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
         **service.settings,
     )
-    built.native_output = service.native and own
+    built.native_output, built.key_from = service.native and own, key_from
     if client is not None:
         built.source = source
     return priced(retrying(built), known_as, url)
@@ -117,14 +118,15 @@ def service_of(name: str) -> tuple[Service, str]:
     return service, known_as.strip()
 
 
-def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:
+def _key(provider: str, service: Service, given: str | None, needed: bool) -> tuple[str, str]:
+    """(the key, where it comes from)."""
     source = service.other_key if service.other_key and not os.environ.get(service.key) else service.key
     if given is not None:
         source = "api_key"
     key = check_key(given if given is not None else os.environ.get(source, "") if source else "", source)
     if needed and not key:
         raise ModelError("auth", f"no key for {provider}: set {service.key} in the environment, or pass api_key=")
-    return key
+    return key, source
 
 
 def _no_such(name: str) -> str:

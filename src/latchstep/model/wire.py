@@ -86,6 +86,7 @@ class Wire:
     name: what the journal calls it. url: see `endpoint`. decoder: makes one for an answer; it is given the tools'
     names as they were sent. key: blotted out of errors. rename: a tool's name as the API takes it.
     native_output: whether `encode` may be given `Request.output`, until the server has refused it once.
+    key_from: where the key comes from, for the error that says it was refused.
     """
 
     def __init__(
@@ -100,11 +101,13 @@ class Wire:
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         rename: Callable[[str], str] = legal_name,
     ) -> None:
-        self.source: Source = lambda *asked: _post(url, key, *asked)
-        self._name, self._shown, self._headers = name, url[1], headers
-        self._encode, self._decoder, self._rename = encode, decoder, rename
-        self._deadlines = deadlines
         self.native_output = False
+        self.key_from = ""
+        self.source: Source = self._post
+        self._name, self._headers = name, headers
+        self._url, self._shown = url
+        self._encode, self._decoder, self._rename = encode, decoder, rename
+        self._key, self._deadlines = key, deadlines
 
     def __repr__(self) -> str:
         return f"Wire({self._name!r}, {self._shown!r})"
@@ -137,6 +140,25 @@ class Wire:
                         yield _restored(chunk, names) if renamed else chunk
             return
 
+    @asynccontextmanager
+    async def _post(self, body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> AsyncIterator[Events]:
+        """Our own HTTP as a `Source`."""
+        sent = {"content-type": "application/json", "accept": "text/event-stream", **headers}
+        try:
+            async with stream_post(self._url, body, sent, deadlines) as answer:
+                if answer.status != 200:
+                    try:
+                        text = await _whole(answer, MAX_ERROR_BODY)
+                    except ModelError:
+                        text = ""  # the status says more than how its body broke
+                    raise http_failure(answer.status, answer.headers, text, self._shown)
+                yield _Posted(answer, self._shown)
+        except ModelError as error:
+            if error.kind == "auth" and self.key_from:
+                error.message += f" (check {self.key_from})"
+            blot(error, self._key)
+            raise
+
 
 async def _next(events: Events, decoder: Decoder) -> tuple[list[Chunk], bool]:
     """(the next chunks, whether `Completed` is among them)."""
@@ -154,22 +176,6 @@ async def _next(events: Events, decoder: Decoder) -> tuple[list[Chunk], bool]:
         if not decoder.finished:
             raise  # else the answer is whole; nothing may spoil it any more
     return chunks + decoder.end(), True
-
-
-@asynccontextmanager
-async def _post(
-    url: tuple[str, str], key: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
-) -> AsyncIterator[Events]:
-    """Our own HTTP as a `Source`."""
-    sent = {"content-type": "application/json", "accept": "text/event-stream", **headers}
-    try:
-        async with stream_post(url[0], body, sent, deadlines) as answer:
-            if answer.status != 200:
-                raise http_failure(answer.status, answer.headers, await _whole(answer, MAX_ERROR_BODY), url[1])
-            yield _Posted(answer, url[1])
-    except ModelError as error:
-        blot(error, key)
-        raise
 
 
 def blot(error: ModelError, *secrets: str) -> None:
