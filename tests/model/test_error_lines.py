@@ -59,7 +59,11 @@ def refusals(name: str) -> dict[str, tuple[Any, str, list[str]]]:
             "region": (400, "User location is not supported for the API use.", "FAILED_PRECONDITION", ""),
         },
     }.get(CHAT if name == RESPONSES else name, {})  # type: ignore[assignment]
-    kinds = {"wrong key": "auth", "unknown model": "not_found", "region": "permission"}
+    kinds = {
+        "wrong key": "auth",
+        "unknown model": "not_found",
+        "region": "bad_request" if name == GEMINI else "permission",
+    }
     advice = {"wrong key": [f"(check {key_of(name)})"], "unknown model": ["model's name", PATHS[name]], "region": []}
     found: dict[str, tuple[Any, str, list[str]]] = {}
     for what, (status, words, type, code) in said.items():

@@ -64,7 +64,6 @@ _CODES: dict[str, ModelErrorKind] = {
     "validationexception": "bad_request",
     "cancelled": "server",
     "aborted": "server",
-    "failed_precondition": "permission",  # Gemini, in a region that it does not serve or without billing
     "invalid_argument": "bad_request",
     "invalid_request_error": "bad_request",
 }
