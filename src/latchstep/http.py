@@ -7,9 +7,9 @@ without a deadline. One client an event loop, built on first use, kept for its c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ MAX_IDLE = 32
 
 IDLE_SECONDS = 30.0
 
+_T = TypeVar("_T")
 _TURNS = 3  # of the event loop, in which httpx2's own generators end after an answer was left in the middle
 
 _WORDS = {
@@ -49,45 +50,61 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     between: float = 300.0
 
 
+class Watch:
+    """Keeps the deadlines of one answer: `first` until `progress` is called, then `between`."""
+
+    def __init__(self, host: str, deadlines: Deadlines) -> None:
+        self._host, self._deadlines = host, deadlines
+        self._name, self._left = "first", deadlines.first or None
+
+    async def wait(self, work: Awaitable[_T], within: float | None = None) -> _T:
+        """What `work` gives. Raises ModelError `timeout`, and whatever `work` raises.
+
+        within: a bound in seconds for this wait alone, for what is welcome and not needed.
+        """
+        bound = self._left if within is None else min(within, self._left or within)
+        clock = asyncio.get_running_loop().time
+        start = clock()
+        try:
+            async with asyncio.timeout(bound) as timer:
+                return await work
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise late(self._name, self._host, self._deadlines) from None
+        finally:
+            if self._left is not None:
+                self._left = max(0.001, self._left - (clock() - start))
+
+    def progress(self) -> None:
+        """What just came held content: the watch starts anew."""
+        self._name, self._left = "between", self._deadlines.between or None
+
+
 class Answer:
     """The open answer to one POST. `headers` have lower-case names."""
 
-    def __init__(self, response: httpx2.Response, host: str, deadlines: Deadlines, left: float | None) -> None:
+    def __init__(self, response: httpx2.Response, host: str, watch: Watch) -> None:
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
-        self._response = response
+        self.progress = watch.progress
+        self._response, self._host, self._watch = response, host, watch
         self._pieces = response.aiter_bytes()
-        self._host, self._deadlines = host, deadlines
-        self._watch, self._left = "first", left
 
     async def read(self, within: float | None = None) -> bytes:
-        """The next bytes, b"" at the end. Raises ModelError `timeout` or `network`.
-
-        within: a bound in seconds for this read alone, for what is welcome and not needed.
-        """
-        bound = self._left if within is None else min(within, self._left or within)
-        start = asyncio.get_running_loop().time()
+        """The next bytes, b"" at the end. Raises ModelError `timeout` or `network`. within: see `Watch.wait`."""
         try:
-            async with asyncio.timeout(bound):
-                return await anext(self._pieces, b"")
-        except TimeoutError:
-            raise _late(self._watch, self._host, self._deadlines) from None
+            return await self._watch.wait(anext(self._pieces, b""), within)
+        except ModelError:
+            raise
         except Exception as error:
-            raise _network_error(error, self._host) from error
-        finally:
-            if self._left is not None:
-                self._left = max(0.001, self._left - (asyncio.get_running_loop().time() - start))
+            raise network_error(error, self._host) from error
 
     async def aclose(self) -> None:
         """Close the connection, or give it back where the body was read to its end."""
         await self._pieces.aclose()
         await self._response.aclose()
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-
-    def progress(self) -> None:
-        """The bytes just read held content: the watch starts anew."""
-        self._watch, self._left = "between", self._deadlines.between or None
+        await settle()
 
 
 @asynccontextmanager
@@ -100,24 +117,33 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
 
     loop = asyncio.get_running_loop()
     secure = url.startswith("https:")
-    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    host = host_of(url)
     client = _clients.get((loop, secure)) or await _open_client(loop, secure)
-    start = loop.time()
+    watch = Watch(host, deadlines)
     try:
-        async with asyncio.timeout(deadlines.first or None):
-            response = await _send(client, url, body, headers, deadlines)
+        response = await watch.wait(_send(client, url, body, headers, deadlines))
+    except ModelError:
+        raise
     except httpx2.ConnectTimeout:
-        raise _late("connect", host, deadlines) from None
-    except TimeoutError:
-        raise _late("first", host, deadlines) from None
+        raise late("connect", host, deadlines) from None
     except Exception as error:
-        raise _network_error(error, host) from error
-    left = max(0.001, deadlines.first - (loop.time() - start)) if deadlines.first else None
-    answer = Answer(response, host, deadlines, left)
+        raise network_error(error, host) from error
+    answer = Answer(response, host, watch)
     try:
         yield answer
     finally:
         await answer.aclose()
+
+
+async def settle(turns: int = _TURNS) -> None:
+    """Let the generators of an answer that was left in the middle end; each needs its turns of the event loop."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def host_of(url: str) -> str:
+    """Host and port of a URL, for errors."""
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
 
 
 async def _send(
@@ -152,11 +178,11 @@ async def _send(
     return await client.send(request, stream=True)
 
 
-def _late(watch: str, host: str, deadlines: Deadlines) -> ModelError:
+def late(watch: str, host: str, deadlines: Deadlines) -> ModelError:
     return ModelError("timeout", _WORDS[watch].format(host=host, seconds=getattr(deadlines, watch)))
 
 
-def _network_error(error: Exception, host: str) -> ModelError:
+def network_error(error: Exception, host: str) -> ModelError:
     """One line that says what to do. The error's own text stays out where it could hold a header."""
     import ssl
 

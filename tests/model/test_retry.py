@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -142,11 +143,84 @@ def test_b36_over_the_wire() -> None:
         chunks, waits, error = run(build("m", server.url))
         assert len(server.bodies) == 3
         assert server.bodies[0] == server.bodies[1] == server.bodies[2]
-    assert waits[0] >= 2
-    assert len(waits) == 2
+    assert waits == [2.0, 1.0]
     assert error is not None
     assert (error.kind, error.retry_after) == ("rate_limited", 11180)
     assert [chunk.kind for chunk in chunks if isinstance(chunk, Failed)] == ["rate_limited", "overloaded"]
+
+
+BACKOFF = 0.5
+OPENAI = "Rate limit reached for m in organization org-1 on tokens per min (TPM): Limit 1, Used 1. "
+
+
+@pytest.mark.parametrize(
+    ("headers", "words", "waits"),
+    [
+        ("retry-after=7", "", 7.0),
+        ("retry-after=2.5", "", 2.5),
+        ("retry-after=0", "", BACKOFF),
+        ("retry-after=60", "", 60.0),
+        ("retry-after=61", "", None),
+        ("retry-after=60.01", "", None),
+        ("retry-after-ms=1500 retry-after=9", "", 1.5),
+        ("retry-after-ms=-1 retry-after=9", "", 9.0),
+        ("retry-after=Wed, 21 Oct 2015 07:28:00 GMT", "", BACKOFF),
+        ("retry-after=Wed, 21 Oct 2015 07:28:00 -0000", "", BACKOFF),
+        ("retry-after=Wednesday, 21-Oct-15 07:28:00 GMT", "", BACKOFF),
+        ("retry-after=Wed Oct 21 07:28:00 2015", "", BACKOFF),
+        ("retry-after=Wed, 21 Oct 9999 07:28:00 GMT", "", None),
+        *((f"retry-after={junk}", "", BACKOFF) for junk in ("-5", "²", "NaN", "inf", "1e9", "soon", "9" * 400)),
+        ("x-ratelimit-reset-requests=1s", "", 1.0),
+        ("x-ratelimit-reset-tokens=2m59.5s", "", None),
+        ("x-ratelimit-reset-tokens=6m0s x-ratelimit-remaining-tokens=0", "", None),
+        ("x-ratelimit-reset-tokens=6m0s x-ratelimit-remaining-tokens=12", "", BACKOFF),
+        ("x-ratelimit-reset-requests=1500ms x-ratelimit-reset-tokens=1.25s", "", 1.5),
+        ("x-ratelimit-reset-requests=12 x-ratelimit-reset-tokens=-3", "", 12.0),
+        ("x-ratelimit-reset-requests=120ms retry-after=9", "", 9.0),
+        ("x-ratelimit-reset-requests=120ms", "", BACKOFF),
+        *((f"x-ratelimit-reset-tokens={junk}", "", BACKOFF) for junk in ("s", "1x", "1s2", "²s", "9" * 400 + "s")),
+        ("anthropic-ratelimit-requests-reset=2015-10-21T07:28:00Z", "", BACKOFF),
+        ("anthropic-ratelimit-tokens-reset=9999-10-21T07:28:00Z", "", None),
+        ("anthropic-ratelimit-tokens-reset=9999-10-21T07:28:00Z anthropic-ratelimit-tokens-remaining=5", "", BACKOFF),
+        ("anthropic-ratelimit-input-tokens-reset=soon", "", BACKOFF),
+        ("", OPENAI + "Please try again in 1.2s. Visit x to learn more.", 1.2),
+        ("", OPENAI + "Please try again in 820ms.", 0.82),
+        ("", OPENAI + "Please try again in 1m30s.", None),
+        ("", "Please retry after 10 seconds.", 10.0),
+        ("", "Please retry in 30.5s.", 30.5),
+        ("", "Please try again in 1 minute 0 seconds!", 60.0),
+        ("", "Please try again in a while, or in 2 moments", BACKOFF),
+        ("retry-after=3", OPENAI + "Please try again in 50s.", 3.0),
+        ("x-ratelimit-reset-tokens=40s", OPENAI + "Please try again in 1.2s.", 1.2),
+    ],
+)  # fmt: skip
+def test_b36_every_form_of_the_wait_is_honoured_up_to_the_cap(headers: str, words: str, waits: float | None) -> None:
+    """None: it is over the cap, and nothing is waited for."""
+    refused = [f"#STATUS 429 {headers}", {"error": {"message": words or "slow down", "code": "rate_limit_exceeded"}}]
+    with StrictChat([refused, text_answer("hello")]) as server:
+        _, waited, error = run(build("m", server.url))
+        assert waited == ([] if waits is None else [waits])
+        assert len(server.bodies) == 1 + len(waited)
+    assert (error is None) == (waits is not None)
+    if error is not None:
+        assert error.retry_after is not None
+        assert error.retry_after > 60
+        assert "waits longer than 60 s are not begun" in str(error)
+
+
+def test_b36_a_moment_to_come_is_waited_for_and_a_reset_counts_only_for_a_limit() -> None:
+    at = time.time() + 40
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))
+    iso = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    for header in (f"retry-after={date}", f"anthropic-ratelimit-output-tokens-reset={iso}"):
+        with StrictChat([[f"#STATUS 429 {header}"], text_answer("hello")]) as server:
+            (waited,) = run(build("m", server.url))[1]
+            assert 20 < waited <= 40
+    with StrictChat([["#STATUS 500 x-ratelimit-reset-tokens=30s"], text_answer("hello")]) as server:
+        assert run(build("m", server.url))[1] == [BACKOFF]
+    event = {"error": {"code": "rate_limit_exceeded", "message": OPENAI + "Please try again in 1.2s."}}
+    with StrictChat([[text_answer("Par")[0], event], text_answer("hello")]) as server:
+        assert run(build("m", server.url))[1] == [1.2]
 
 
 def test_b31_and_b33_are_asked_again() -> None:

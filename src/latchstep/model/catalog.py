@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from latchstep.errors import DefinitionError, ModelError
-from latchstep.http import Deadlines
+from latchstep.http import Deadlines, host_of
 from latchstep.model.base import Model
 from latchstep.model.chat_request import Dialect
 from latchstep.model.prices import priced
@@ -70,20 +70,29 @@ def model(
     *,
     base_url: str | None = None,
     api_key: str | None = None,
+    client: Any = None,
     deadlines: Deadlines | None = None,
     **options: Any,
 ) -> Model:
     """The model called `provider:model`, which asks again after failures that may pass (`retrying`), with what an
     answer costs where `genai-prices` is installed and knows it (`priced`).
 
-    base_url: of the service, in place of its own. api_key: in place of the environment's. options: sent with each
-    request, by name (`temperature=0`). Nothing is connected or imported for it yet.
-    Raises DefinitionError for a name or option that cannot be, ModelError("auth") for a missing key.
+    base_url: of the service, in place of its own. api_key: in place of the environment's. client: an async client of
+    the official `anthropic` or `openai` SDK that sends in place of our own HTTP, with its own address and key; it stays
+    the caller's to close. options: sent with each request, by name (`temperature=0`). Nothing is connected or imported
+    for it yet. Raises DefinitionError for a name or option that cannot be, ModelError("auth") for a missing key.
     """
     service, known_as = service_of(name)
+    if client is not None:
+        from latchstep.model.sdk_client import client_source
+
+        if base_url is not None or api_key is not None:
+            raise DefinitionError("client= brings its own address and key: leave base_url= and api_key= out")
+        source = client_source(client, service.wire)
+        base_url, api_key = str(client.base_url), ""
     url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
-    own = _host(url) == _host(service.base_url)
-    needed = bool(service.key) and (own or not service.url)
+    own = host_of(url).lower() == host_of(service.base_url)
+    needed = bool(service.key) and (own or not service.url) and client is None
     built: Wire = import_module(f"latchstep.model.{service.wire}").build(
         known_as,
         url,
@@ -94,7 +103,9 @@ def model(
         **service.settings,
     )
     built.native_output = service.native and own
-    return priced(retrying(built), known_as, url)
+    if client is not None:
+        built.source = source
+    return retrying(priced(built, known_as, url))
 
 
 def service_of(name: str) -> tuple[Service, str]:
@@ -104,10 +115,6 @@ def service_of(name: str) -> tuple[Service, str]:
     if service is None or not known_as.strip():
         raise DefinitionError(_no_such(name))
     return service, known_as.strip()
-
-
-def _host(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0].lower()
 
 
 def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:

@@ -58,6 +58,10 @@ _CODES: dict[str, ModelErrorKind] = {
     "unauthenticated": "auth",
     "api_key_invalid": "auth",
     "deadline_exceeded": "timeout",
+    "throttlingexception": "rate_limited",  # Bedrock, in the stream
+    "serviceunavailableexception": "overloaded",
+    "modeltimeoutexception": "timeout",
+    "validationexception": "bad_request",
     "cancelled": "server",
     "aborted": "server",
     "invalid_argument": "bad_request",
@@ -93,6 +97,9 @@ _OVERFLOW = re.compile(
 )
 _THROTTLED = re.compile(r"throttl|rate.?limit|too many requests|please wait|try again (?:later|in)|workers busy", re.I)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_SPAN = r"([0-9]+(?:\.[0-9]+)?) ?(milliseconds?|ms|seconds?|s|minutes?|m|hours?|h|days?|d)(?![a-z])"
+_HINT = re.compile(rf"(?:try again|retry) (?:in|after) ((?:{_SPAN} ?)+)", re.I)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def http_failure(status: int, headers: Mapping[str, str], body: str, url: str) -> ModelError:
@@ -105,7 +112,10 @@ def http_failure(status: int, headers: Mapping[str, str], body: str, url: str) -
         kind = kind_of_status(status) if status >= 500 or status in (401, 403, 408, 429) else "bad_request"
         text = f"{url} answered with a web page (status {status}): check base_url, and any proxy or login in between"
         return ModelError(kind, text, status=status, retry_after=retry_after(headers))
-    return body_failure(load_body(body), status=status, wait=retry_after(headers), url=url)
+    failure = body_failure(load_body(body), status=status, wait=retry_after(headers), url=url)
+    if status == 429 and failure.retry_after is None:
+        failure.retry_after = _reset(headers)
+    return failure
 
 
 def body_failure(body: Any, *, status: int | None = None, wait: float | None = None, url: str = "") -> ModelError:
@@ -114,12 +124,14 @@ def body_failure(body: Any, *, status: int | None = None, wait: float | None = N
     codes = _codes(error)
     reasons, delay = _google_details(error)
     codes += reasons
-    wait = delay if wait is None else wait
     for code in codes:
         if status is None and code.isascii() and code.isdecimal() and 400 <= int(code[:4]) < 600:
             status = int(code[:4])  # OpenRouter puts the upstream's status into `code`
     words = _words(error, body) or (f"status {status} without a reason" if status else "an error without a reason")
     kind = _kind(codes, status, words)
+    if wait is None:
+        hint = _HINT.search(words)
+        wait = _span(hint[1]) if delay is None and hint else delay
     if kind == "not_found" and url:
         words += f" (at {url}; base_url usually ends in the API's version, such as /v1)"
     return ModelError(kind, words, status=status, retry_after=wait)
@@ -145,7 +157,7 @@ def kind_of_status(status: int) -> ModelErrorKind:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks us to wait, from `retry-after-ms` or `retry-after` (RFC 9110, 10.2.3); junk is None."""
+    """Seconds the server says to wait, from `retry-after-ms` or `retry-after` (RFC 9110, 10.2.3); junk is None."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -153,12 +165,50 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     seconds = _number(value)
     if seconds is not None or not value:
         return seconds
+    from datetime import UTC
     from email.utils import parsedate_to_datetime
 
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        date = parsedate_to_datetime(value)
+        return max(0.0, date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
+
+
+def _reset(headers: Mapping[str, str]) -> float | None:
+    """Seconds until the last of the limits that are used up is reset; other limits tell nothing about this request.
+
+    `x-ratelimit-reset-requests: 6m0s` (OpenAI, Groq; https://platform.openai.com/docs/guides/rate-limits) and
+    `anthropic-ratelimit-requests-reset: 2026-01-01T00:00:00Z` (https://docs.claude.com/en/api/rate-limits).
+    """
+    waits: list[float] = []
+    for name, value in headers.items():
+        known = name.startswith(("x-ratelimit-reset-", "anthropic-ratelimit-")) and "reset" in name
+        if known and headers.get(name.replace("reset", "remaining"), "0").strip() == "0":
+            wait = _span(value) if name[0] == "x" else _until(value)
+            waits += [] if wait is None else [wait]
+    return max(waits, default=None)
+
+
+def _until(text: str) -> float | None:
+    from datetime import UTC, datetime
+
+    try:
+        date = datetime.fromisoformat(text.strip())
+        return max(0.0, date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _span(text: str) -> float | None:
+    """Seconds of `1s`, `6m0s`, `120ms`, `1.5 seconds` or a plain number; None for anything else."""
+    text = text.strip().lower()
+    if not re.fullmatch(rf"(?:{_SPAN} ?)+", text):
+        return _number(text)
+    total = 0.0
+    for number, unit in re.findall(_SPAN, text):
+        total += float(number) / 1000 if unit.startswith(("ms", "mil")) else float(number) * _UNITS[unit[0]]
+    return total if math.isfinite(total) else None
 
 
 def _number(text: str) -> float | None:

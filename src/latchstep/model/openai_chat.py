@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from latchstep.http import Deadlines
+from latchstep.http import Deadlines, host_of
 from latchstep.model.chat_answer import Decoder
 from latchstep.model.chat_request import RESERVED, Dialect, Encoder
 from latchstep.model.history import check_options
@@ -37,7 +37,7 @@ def build(
     settings = dict(options or {})
     check_options(settings, RESERVED)
     url, key = endpoint(base_url, "/chat/completions"), check_key(api_key)
-    if url[1].partition("://")[2].partition("/")[0].lower() == "api.openai.com":
+    if f".{host_of(url[1]).lower()}".endswith((".api.openai.com", ".openai.azure.com")):
         dialect = msgspec.structs.replace(dialect, max_tokens="max_completion_tokens")
     encoder = Encoder(model, origin=name, dialect=dialect, options=settings)
     sent = {"authorization": f"Bearer {key}"} if key else {}

@@ -7,6 +7,7 @@ The key is in no error, no log and no `repr`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -53,6 +54,32 @@ class Decoder(Protocol):
         ...
 
 
+class Events(Protocol):
+    """The events of one answer, as they come."""
+
+    async def read(self, within: float | None) -> list[tuple[str, str]] | None:
+        """The next ones, as `Decoder.feed` takes them; maybe none yet. None at the end. Raises ModelError.
+
+        within: a bound in seconds for this read alone.
+        """
+        ...
+
+    def progress(self) -> None:
+        """What was read held content: the deadline `between` counts from now."""
+        ...
+
+
+class Source(Protocol):
+    """Where a wire's events come from: our own HTTP, or a client of somebody else's."""
+
+    def __call__(
+        self, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
+    ) -> AbstractAsyncContextManager[Events]:
+        """Ask, and open the answer; leaving the block closes it. Raises ModelError, in which there is no secret, and
+        blots out its secrets in the ModelErrors that are raised in the block."""
+        ...
+
+
 class Wire:
     """A model behind an HTTP API.
 
@@ -73,11 +100,10 @@ class Wire:
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         rename: Callable[[str], str] = legal_name,
     ) -> None:
-        self._name = name
-        self._url, self._shown = url
-        self._headers = {"content-type": "application/json", "accept": "text/event-stream", **headers}
+        self.source: Source = lambda *asked: _post(url, key, *asked)
+        self._name, self._shown, self._headers = name, url[1], headers
         self._encode, self._decoder, self._rename = encode, decoder, rename
-        self._key, self._deadlines = key, deadlines
+        self._deadlines = deadlines
         self.native_output = False
 
     def __repr__(self) -> str:
@@ -90,56 +116,89 @@ class Wire:
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """Deltas, then one `Completed`. Raises ModelError; DefinitionError for an option that cannot be sent."""
         first = asked = request if self.native_output else with_final_tool(request)
-        try:
-            while True:
-                body = self._encode(asked)
-                names = {self._rename(tool.name): tool.name for tool in asked.tools}
-                renamed = any(wire != real for wire, real in names.items())
-                async with stream_post(self._url, body, self._headers, self._deadlines) as answer:
-                    if answer.status != 200:
-                        text = await _whole(answer, MAX_ERROR_BODY)
-                        failure = http_failure(answer.status, answer.headers, text, self._shown)
-                        if failure.kind != "bad_request" or asked.output is None:
-                            raise failure
-                        asked = with_final_tool(asked)  # the model or the server takes no schema, or not this one
-                        continue
+        while True:
+            names = {self._rename(tool.name): tool.name for tool in asked.tools}
+            renamed = any(wire != real for wire, real in names.items())
+            decoder = self._decoder(names)
+            answered = over = False
+            try:
+                async with self.source(self._encode(asked), self._headers, self._deadlines) as events:
+                    answered = True
                     if asked is not first:
                         self.native_output = False
-                    reading = _Reading(answer, self._decoder(names), self._shown)
-                    while chunks := await reading.next():
+                    while not over:
+                        chunks, over = await _next(events, decoder)
                         for chunk in chunks:
                             yield _restored(chunk, names) if renamed else chunk
                 return
-        except ModelError as error:
-            if self._key and self._key in error.message:
-                error.message = error.message.replace(self._key, "***")
-                error.args = (error.message,)
-            raise
+            except ModelError as error:
+                if answered or error.kind != "bad_request" or asked.output is None:
+                    raise
+            asked = with_final_tool(asked)  # the model or the server takes no schema, or not this one
 
 
-class _Reading:
-    """Reads one answer: events, or one JSON value from a server that does not stream."""
+async def _next(events: Events, decoder: Decoder) -> tuple[list[Chunk], bool]:
+    """(the next chunks, whether `Completed` is among them)."""
+    patience = CLOSING if decoder.done else LINGER if decoder.finished else None
+    chunks: list[Chunk] = []
+    try:
+        read = await events.read(patience)
+        for event, data in read or ():
+            chunks += decoder.feed(event, data)
+        if chunks:
+            events.progress()
+        if read is not None:
+            return chunks, False
+    except ModelError:
+        if not decoder.finished:
+            raise  # else the answer is whole; nothing may spoil it any more
+    return chunks + decoder.end(), True
 
-    def __init__(self, answer: Answer, decoder: Decoder, url: str) -> None:
-        self._answer, self._decoder, self._url = answer, decoder, url
+
+@asynccontextmanager
+async def _post(
+    url: tuple[str, str], key: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
+) -> AsyncIterator[Events]:
+    """Our own HTTP as a `Source`."""
+    sent = {"content-type": "application/json", "accept": "text/event-stream", **headers}
+    try:
+        async with stream_post(url[0], body, sent, deadlines) as answer:
+            if answer.status != 200:
+                raise http_failure(answer.status, answer.headers, await _whole(answer, MAX_ERROR_BODY), url[1])
+            yield _Posted(answer, url[1])
+    except ModelError as error:
+        blot(error, key)
+        raise
+
+
+def blot(error: ModelError, *secrets: str) -> None:
+    """Take the secrets out of the error's text."""
+    for secret in filter(None, secrets):
+        error.message = error.message.replace(secret, "***")
+    error.args = (error.message,)
+
+
+class _Posted:
+    """`Events` of our own POST; one JSON value from a server that does not stream is one event."""
+
+    def __init__(self, answer: Answer, url: str) -> None:
+        self.progress = answer.progress
+        self._answer, self._url = answer, url
         self._parser: SSEParser | None = None
         self._over = False
 
-    async def next(self) -> list[Chunk]:
-        """The next chunks; an empty list once `Completed` is out."""
-        while not self._over:
-            try:
-                chunks = await (self._begin() if self._parser is None else self._more(self._parser))
-            except ModelError:
-                if not self._decoder.finished:
-                    raise
-                chunks = self._end()  # the answer is whole; nothing may spoil it any more
-            if chunks:
-                return chunks
-        return []
+    async def read(self, within: float | None) -> list[tuple[str, str]] | None:
+        if self._over:
+            return None
+        if self._parser is None:
+            self._parser = SSEParser()
+            return await self._begin(self._parser)
+        if piece := await self._answer.read(within):
+            return self._parser.feed(piece)
+        self._over = True
+        return self._parser.flush()
 
-    async def _begin(self) -> list[Chunk]:
-        self._parser = SSEParser()
+    async def _begin(self, parser: SSEParser) -> list[tuple[str, str]]:
         first, start = b"", b""
         while not start and (more := await self._answer.read()):
             first += more
@@ -149,28 +208,9 @@ class _Reading:
         if start == b"<":
             raise http_failure(self._answer.status, self._answer.headers, "<", self._url)
         if start in (b"{", b"["):
-            chunks = self._decoder.feed("", await _whole(self._answer, MAX_EVENT, first))
-            return chunks + self._end()
-        return self._feed(self._parser.feed(first))
-
-    async def _more(self, parser: SSEParser) -> list[Chunk]:
-        patience = CLOSING if self._decoder.done else LINGER if self._decoder.finished else None
-        piece = await self._answer.read(patience)
-        if piece:
-            return self._feed(parser.feed(piece))
-        return self._feed(parser.flush()) + self._end()
-
-    def _feed(self, events: list[tuple[str, str]]) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        for event, data in events:
-            chunks += self._decoder.feed(event, data)
-        if chunks:
-            self._answer.progress()
-        return chunks
-
-    def _end(self) -> list[Chunk]:
-        self._over = True
-        return self._decoder.end()
+            self._over = True
+            return [("", await _whole(self._answer, MAX_EVENT, first))]
+        return parser.feed(first)
 
 
 async def _whole(answer: Answer, limit: int, first: bytes = b"") -> str:
