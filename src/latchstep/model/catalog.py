@@ -88,7 +88,7 @@ def model(
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
         **service.settings,
     )
-    return priced(retrying(built), known_as, url)
+    return retrying(priced(built, known_as, url))
 
 
 def service_of(name: str) -> tuple[Service, str]:
