@@ -98,6 +98,8 @@ def refusal(body: bytes) -> str | None:
         _refuse_if(not system, "system: empty")
         for part in system if isinstance(system, list) else [{"type": "text", "text": system}]:
             _refuse_if(part["type"] != "text" or not part["text"].strip(), "system: text content must be non-empty")
+        if "format" in request.get("output_config", {}):
+            _format(request["output_config"]["format"])
         _tools(request.get("tools", []))
         messages = request.get("messages")
         _refuse_if(not isinstance(messages, list) or not messages, "messages: at least one message is required")
@@ -105,6 +107,23 @@ def refusal(body: bytes) -> str | None:
     except Refused as why:
         return str(why)
     return None
+
+
+def _format(held: Any) -> None:
+    _refuse_if(set(held) != {"type", "schema"} or held["type"] != "json_schema", "output_config.format: fields")
+    parts = [held["schema"]]
+    while parts:
+        part = parts.pop()
+        if part.get("type") == "object":
+            why = (
+                "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
+            )
+            _refuse_if(part.get("additionalProperties") is not False, why)
+        for word in ("minimum", "maximum", "minLength", "maxLength"):
+            _refuse_if(word in part, f"output_config.format.schema: property {word!r} is not supported")
+        for key in ("properties", "$defs"):
+            parts += part.get(key, {}).values()
+        parts += [part["items"]] if "items" in part else []
 
 
 def _tools(tools: list[Any]) -> None:

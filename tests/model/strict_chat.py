@@ -75,6 +75,10 @@ def refusal(body: bytes) -> str | None:
             _tool(tool)
         if "tools" in request and not request["tools"]:
             return "[] is too short - 'tools'"
+        if "response_format" in request:
+            form = request["response_format"]
+            _refuse_if(set(form) != {"type", "json_schema"} or form["type"] != "json_schema", "response_format: type")
+            held_schema(form["json_schema"])
         messages = request.get("messages")
         if not isinstance(messages, list) or not messages:
             return "[] is too short - 'messages'"
@@ -82,6 +86,26 @@ def refusal(body: bytes) -> str | None:
     except Refused as why:
         return str(why)
     return None
+
+
+def held_schema(held: dict[str, Any]) -> None:
+    """OpenAI's rules for a schema that answers are held to."""
+    _refuse_if(set(held) != {"name", "schema", "strict"}, f"json_schema fields {sorted(held)}")
+    _refuse_if(not NAME.fullmatch(held["name"]), f"illegal schema name {held['name']!r}")
+    _refuse_if(held["schema"].get("type") != "object", "schema must be a JSON Schema of 'type: \"object\"'")
+    parts = [held["schema"]] if held["strict"] else []
+    while parts:
+        part = parts.pop()
+        for word in ("default", "oneOf", "allOf", "prefixItems", "uniqueItems", "minLength", "discriminator"):
+            _refuse_if(word in part, f"Invalid schema: {word!r} is not permitted")
+        _refuse_if(not {"type", "anyOf", "$ref"} & set(part), "Invalid schema: schema must have a 'type' key")
+        if part.get("type") == "object":
+            _refuse_if(part.get("additionalProperties") is not False, "'additionalProperties' must be false")
+            _refuse_if(sorted(part["required"]) != sorted(part["properties"]), "'required' must include every key")
+        for key in ("properties", "$defs"):
+            parts += part.get(key, {}).values()
+        parts += part.get("anyOf", [])
+        parts += [part["items"]] if "items" in part else []
 
 
 class Refused(Exception):

@@ -68,6 +68,10 @@ def refusal(body: bytes) -> str | None:
         _strict_strings(request)
         _known(request, FIELDS, "the request")
         _known(request.get("generationConfig", {}), CONFIG, "generation_config")
+        config = request.get("generationConfig", {})
+        if "responseJsonSchema" in config:
+            _refuse_if(config.get("responseMimeType") != "application/json", "response_json_schema needs the mime type")
+            _refuse_if(not isinstance(config["responseJsonSchema"], dict), "response_json_schema is not an object")
         if "systemInstruction" in request:
             _parts(request["systemInstruction"], "system_instruction", {"text"})
         _tools(request.get("tools"))

@@ -13,7 +13,17 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.model.strict_chat import ID, NAME, Refused, Script, StrictChat, _no_constant, _refuse_if, _strict_strings
+from tests.model.strict_chat import (
+    ID,
+    NAME,
+    Refused,
+    Script,
+    StrictChat,
+    _no_constant,
+    _refuse_if,
+    _strict_strings,
+    held_schema,
+)
 
 FIELDS = {
     "model", "instructions", "input", "tools", "stream", "store", "include", "max_output_tokens", "temperature",
@@ -116,6 +126,10 @@ def _head(request: dict[str, Any]) -> None:
     _refuse_if(encrypted and "gpt-4" in request["model"], "Encrypted content is not supported with this model.")
     _refuse_if(not request.get("instructions", "x").strip(), "blank instructions")
     _refuse_if("tools" in request and not request["tools"], "[] is too short - 'tools'")
+    if "format" in request.get("text", {}):
+        held = dict(request["text"]["format"])
+        _refuse_if(held.pop("type", None) != "json_schema", "text.format.type")
+        held_schema(held)
     for tool in request.get("tools", []):
         _refuse_if(set(tool) != {"type", "name", "description", "parameters", "strict"}, f"tool fields {sorted(tool)}")
         _refuse_if(tool["type"] != "function" or not NAME.fullmatch(tool["name"]), f"illegal tool {tool['name']!r}")

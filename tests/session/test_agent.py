@@ -45,7 +45,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"checks": ["make"]}, "workspace"),
     ({"checks": "make", "workspace": "."}, "list of commands"),
     ({"checks": [" "], "workspace": "."}, "list of commands"),
-    ({"output": dict}, "output"),
+    ({"output": complex}, "output"),
 ]
 
 

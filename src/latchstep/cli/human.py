@@ -81,7 +81,7 @@ class Human:
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
         first, *more = printable(event.message.text).split("\n")
-        if event.source in ("check", "notice"):
+        if event.source in ("check", "notice", "correction"):
             self._note(one_line(first, 160))
         elif event.source != "start":
             self.screen.line(self.screen.style("› ", "cyan") + self._bold(one_line(first, 1000)))

@@ -10,8 +10,8 @@ from itertools import takewhile
 from . import wording
 from .action import Action, Ask, Note, RunTools, Settle, Wait
 from .event import ApprovalAbandoned, Event, ToolFinished
-from .message import Outcome
-from .rules import RUN, Rules, Verdict
+from .message import Message, Outcome, ToolCall
+from .rules import FINAL, RUN, Rules, Verdict
 from .state import OpenCall, RunState, State
 
 
@@ -29,6 +29,9 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
     asks: list[OpenCall] = []
     reasons: list[str] = []
     for entry in waiting:
+        if entry.status == "new" and _is_final(entry, rules):
+            closed.append(_final(entry, state, rules))
+            continue
         if entry.status == "lost" and (action := _lost(entry, rules)) is not None:
             return action
         if entry.status == "allowed" and entry.about == "doubt" and not _may_still_run(entry, rules):
@@ -52,6 +55,27 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
     if asks and asks[0] is waiting[0]:
         return Ask((asks[0].call.id,), (reasons[0],))
     return _group(list(takewhile(lambda entry: entry not in asks, waiting)), run, rules)
+
+
+def _is_final(entry: OpenCall, rules: Rules) -> bool:
+    return rules.output is not None and entry.call.name == FINAL
+
+
+def _final(entry: OpenCall, state: State, rules: Rules) -> ToolFinished:
+    """The result of a call that gives the output. It never runs, and counts only by itself: beside others it was
+    made before their results were known."""
+    if len(state.turn) > 1:
+        return result(entry, "rejected", wording.final_not_alone(), True)
+    if rules.output is not None and rules.output(entry.call).problem:
+        return result(entry, "rejected", wording.final_refused(), True)
+    return result(entry, "ok", wording.final_taken(), False)
+
+
+def last_word(state: State, rules: Rules) -> Message | ToolCall | None:
+    """What the model ended its work with, while nothing has followed: a text, or the one call that gives the output."""
+    if state.answered is None and len(state.turn) == 1 and _is_final(entry := state.turn[0], rules):
+        return entry.call if entry.result is not None and entry.result.outcome in ("ok", "rejected") else None
+    return state.answered
 
 
 def _vetoed(state: State, run: RunState, rules: Rules, waiting: list[OpenCall]) -> tuple[Event, ...]:

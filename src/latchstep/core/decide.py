@@ -10,7 +10,7 @@ from typing import Literal
 
 from . import wording
 from .action import Action, CallModel, Check, Note, Wait
-from .calls import held_back, next_of_calls, not_started, result
+from .calls import held_back, last_word, next_of_calls, not_started, result
 from .event import (
     Because,
     ErrorInfo,
@@ -20,8 +20,8 @@ from .event import (
     Status,
 )
 from .markup import call_in_text
-from .message import user
-from .rules import Rules
+from .message import Message, ToolCall, user
+from .rules import Answer, Rules
 from .state import RunState, State
 
 
@@ -39,8 +39,8 @@ def decide(state: State, rules: Rules) -> Action:
     if state.stop in ("filtered", "refused") and state.request is None and (state.turn or state.answered):
         text = state.transcript[-1].text if state.answered else ""
         return _fail(state, state.stop.upper(), text or f"the model's answer was {state.stop}")
-    if state.answered is not None:
-        return _answered(state, run, rules)
+    if (said := last_word(state, rules)) is not None:
+        return _answered(state, run, rules, said)
     return _results(state, run, rules)
 
 
@@ -91,16 +91,43 @@ def _results(state: State, run: RunState, rules: Rules) -> Action:
     return _call_model(state, because, tuple(item.message_id for item in queued))
 
 
-def _answered(state: State, run: RunState, rules: Rules) -> Action:
-    """The model stopped without calls: is the work done, checked, and is nothing waiting?"""
-    limits = rules.limits
-    said = state.answered
-    assert said is not None
+def _answered(state: State, run: RunState, rules: Rules, said: Message | ToolCall) -> Action:
+    """The model stopped: is its answer whole, is nothing waiting, and is the work done and checked?"""
+    over = _over(state, run, rules)
+    if isinstance(said, Message) and (action := _text(state, run, rules, said, over)) is not None:
+        return action
+    if state.queue:
+        if over is not None:
+            return _over_budget(state, over)
+        urgent = [item for item in state.queue if item.source != "follow_up"]
+        source = urgent[0].source if urgent else "follow_up"
+        because: Because = "prompt" if source == "start" else source
+        return _call_model(state, because, tuple(item.message_id for item in urgent) or _all_queued(state))
+    given = rules.output(said) if rules.output is not None else None
+    if given is not None and given.problem:
+        if run.corrections >= rules.limits.max_corrections:
+            return _finish(state, "failed", ErrorInfo("OUTPUT_INVALID", given.problem), given)
+        if over is not None:
+            return _over_budget(state, over)
+        return _say(state, "correction", wording.not_the_output(given.problem, given.wanted))
+    if rules.checks and state.armed:
+        if len(state.checks) < len(rules.checks):
+            return Check(len(state.checks), rules.checks[len(state.checks)])
+        if failures := [(c.command, c.exit_status, c.output) for c in state.checks if not c.passed]:
+            if run.check_rounds >= rules.limits.max_check_rounds:
+                names = ", ".join(command for command, _, _ in failures)
+                error = ErrorInfo("UNVERIFIED", f"failing after {run.check_rounds} rounds: {names}")
+                return _finish(state, "unverified", error, given)
+            return _say(state, "check", wording.checks_failed(failures))
+    return _finish(state, "completed", None, given)
+
+
+def _text(state: State, run: RunState, rules: Rules, said: Message, over: _Over | None) -> Action | None:
+    """A text that is no last word: it contradicts itself, was cut or paused, or was meant to be a call."""
     if rules.strict_protocol and state.stop == "tool_calls":
         return _fail(state, "MODEL_PROTOCOL_ERROR", "the stop reason announces calls, but the answer has none")
-    if state.stop == "length" and run.continuations > limits.max_continuations:
+    if state.stop == "length" and run.continuations > rules.limits.max_continuations:
         return _fail(state, "TRUNCATED", "the answer was cut by the output limit")
-    over = _over(state, run, rules)
     if state.stop in ("length", "paused"):
         if over is not None:
             return _over_budget(state, over)
@@ -109,24 +136,7 @@ def _answered(state: State, run: RunState, rules: Rules) -> Action:
         return _call_model(state, "paused" if state.stop == "paused" else "truncated", _all_queued(state))
     if over is None and not run.corrected and (name := call_in_text(said, rules.known)):
         return _say(state, "notice", wording.called_in_text(name))
-    if state.queue:
-        if over is not None:
-            return _over_budget(state, over)
-        urgent = [item for item in state.queue if item.source != "follow_up"]
-        source = urgent[0].source if urgent else "follow_up"
-        because: Because = "prompt" if source == "start" else source
-        return _call_model(state, because, tuple(item.message_id for item in urgent) or _all_queued(state))
-    if rules.checks and state.armed:
-        if len(state.checks) < len(rules.checks):
-            return Check(len(state.checks), rules.checks[len(state.checks)])
-        if failures := [(c.command, c.exit_status, c.output) for c in state.checks if not c.passed]:
-            if run.check_rounds >= limits.max_check_rounds:
-                names = ", ".join(command for command, _, _ in failures)
-                return _finish(
-                    state, "unverified", ErrorInfo("UNVERIFIED", f"failing after {run.check_rounds} rounds: {names}")
-                )
-            return _say(state, "check", wording.checks_failed(failures))
-    return _finish(state, "completed")
+    return None
 
 
 def _call_model(state: State, because: Because, carries: tuple[str, ...]) -> CallModel:
@@ -140,7 +150,7 @@ def _all_queued(state: State) -> tuple[str, ...]:
     return tuple(item.message_id for item in state.queue)
 
 
-def _say(state: State, source: Literal["notice", "check"], text: str) -> Note:
+def _say(state: State, source: Literal["notice", "check", "correction"], text: str) -> Note:
     """A message of the harness itself. Its id follows from what is recorded, so a replay gives the same."""
     message_id = f"{source}-{state.place:03d}"
     return Note((MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)),))
@@ -149,7 +159,10 @@ def _say(state: State, source: Literal["notice", "check"], text: str) -> Note:
 # -- endings -------------------------------------------------------------------------------------------
 
 
-def _over(state: State, run: RunState, rules: Rules) -> tuple[str, float, float] | None:
+_Over = tuple[str, float, float]
+
+
+def _over(state: State, run: RunState, rules: Rules) -> _Over | None:
     """The first bound that forbids another request: name, value, limit."""
     limits = rules.limits
     if run.steps >= limits.max_steps:
@@ -165,7 +178,7 @@ def _over(state: State, run: RunState, rules: Rules) -> tuple[str, float, float]
     return None
 
 
-def _over_budget(state: State, over: tuple[str, float, float]) -> Note:
+def _over_budget(state: State, over: _Over) -> Note:
     name, value, limit = over
     error = ErrorInfo(name.upper(), f"{name} is {limit:g}, reached with {value:g}")
     return _finish(state, "max_steps" if name == "max_steps" else "budget", error)
@@ -175,15 +188,17 @@ def _fail(state: State, kind: str, message: str) -> Note:
     return _finish(state, "failed", ErrorInfo(kind, message))
 
 
-def _finish(state: State, status: Status, error: ErrorInfo | None = None) -> Note:
-    """The one ending. The final text is the model's last word, if nothing followed it."""
+def _finish(state: State, status: Status, error: ErrorInfo | None = None, given: Answer | None = None) -> Note:
+    """The one ending. The final text is the model's last word, if nothing followed it; only `completed` has output."""
     run = state.run
     assert run is not None
+    text = state.answered.text if state.answered is not None else ""
     return Note(
         (
             RunFinished(
                 status=status,
-                final_text=state.answered.text if state.answered is not None else "",
+                final_text=given.text if given is not None else text,
+                output=given.value if given is not None and status == "completed" else None,
                 steps=run.steps,
                 usage=run.usage,
                 cost=run.cost if run.cost_known else None,

@@ -16,8 +16,10 @@ from .message import Image, Message, Outcome, StopReason, Text, Usage
 FORMAT = 1
 """Major format of the journal. A reader refuses a larger one."""
 
-Source = Literal["start", "prompt", "steer", "follow_up", "check", "notice"]
-Because = Literal["prompt", "results", "steer", "follow_up", "retry", "truncated", "check", "notice", "paused"]
+Source = Literal["start", "prompt", "steer", "follow_up", "check", "notice", "correction"]
+Because = Literal[
+    "prompt", "results", "steer", "follow_up", "retry", "truncated", "check", "notice", "correction", "paused"
+]  # fmt: skip
 Status = Literal["completed", "cancelled", "max_steps", "budget", "stalled", "unverified", "failed"]
 Effect = Literal["read", "write"]
 Replay = Literal["safe", "never"]
@@ -251,7 +253,7 @@ class CheckFinished(Event, frozen=True, tag="check.finished"):
 
 
 class RunFinished(Event, frozen=True, tag="run.finished"):
-    """Last event of each run: its result without the messages."""
+    """Last event of each run: its result without the messages. `output` is the typed output's JSON form."""
 
     status: Status
     final_text: str = ""

@@ -6,21 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from latchstep.errors import DefinitionError
 
 from .event import Effect, Replay
-from .message import ToolCall
+from .message import Message, ToolCall
 
 OnDoubt = Literal["report", "ask", "fail"]
 OnStaleApproval = Literal["ask", "abandon"]
 Questions = Literal["together", "in_turn"]
 
 _MAY_BE_NONE = frozenset({"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_output"})
-_FROM_ZERO = frozenset({"max_ahead", "max_continuations", "max_empty", "max_check_rounds", "max_truncations"})
+_FROM_ZERO = frozenset(
+    {"max_ahead", "max_continuations", "max_empty", "max_check_rounds", "max_truncations", "max_corrections"}
+)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,7 +33,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_repeats: identical turns (calls and results) before the model is told; two more end the run.
     max_truncations: answers with calls cut by the token limit. max_continuations: how often a text cut by
     the token limit is asked to go on. max_empty: how often in a row an empty answer is asked again.
-    max_check_rounds: how often failed checks go back to the model.
+    max_check_rounds: how often failed checks go back to the model. max_corrections: how often an answer that is
+    not the output asked for does.
     max_output: tokens of one answer, None for the provider's own.
     max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
@@ -49,6 +52,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_continuations: int = 0
     max_empty: int = 1
     max_check_rounds: int = 3
+    max_corrections: int = 2
     max_output: int | None = None
     max_parallel: int = 8
     tool_timeout: float = 600.0
@@ -90,11 +94,28 @@ class Verdict(msgspec.Struct, frozen=True):
 
 RUN = Verdict("run")
 
+FINAL = "final_answer"
+"""The tool by which a model gives the typed output, where one is asked for."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the model's last word is worth as the run's output.
+
+    text: its JSON text, or what was said instead. value: its JSON form. problem: why it is no output, "" if it is
+    one. wanted: what would be right, in words for the model.
+    """
+
+    text: str
+    value: Any = None
+    problem: str = ""
+    wanted: str = ""
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """All that `decide` knows beside the state.
 
     known: is there a tool of this name?
+    output: judges a text or a call of `FINAL` as the run's output; None where any text will do. Pure.
     questions: all of a turn before any call of it runs, or each immediately before its call would.
     strict_protocol: a stop reason that contradicts the calls fails the run instead of being distrusted.
     """
@@ -102,6 +123,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     judge: Callable[[ToolCall], Verdict]
     traits: Callable[[str], Traits]
     known: Callable[[str], bool] = lambda name: False
+    output: Callable[[Message | ToolCall], Answer] | None = None
     limits: Limits = Limits()
     checks: tuple[str, ...] = ()
     on_doubt: OnDoubt = "report"

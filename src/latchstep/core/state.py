@@ -74,6 +74,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     continuations: int = 0
     empties: int = 0
     check_rounds: int = 0
+    corrections: int = 0
     wrote: bool = False
     corrected: bool = False
     cancelled: bool = False
@@ -177,6 +178,8 @@ class State(msgspec.Struct, omit_defaults=True):
         if event.source == "check" and self.run is not None:
             self.run.check_rounds += 1
             self.checks = []
+        elif event.source == "correction" and self.run is not None:
+            self.run.corrections += 1
         elif event.source == "notice":
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":

@@ -88,6 +88,26 @@ def called_in_text(name: str) -> str:
     )
 
 
+def final_taken() -> str:
+    return "Received."
+
+
+def final_refused() -> str:
+    return "Rejected: this is not the output that was asked for."
+
+
+def final_not_alone() -> str:
+    return (
+        "Rejected: the final answer counts only as the one call of a turn, after the results of all others. "
+        "Give it again, by itself."
+    )
+
+
+def not_the_output(problem: str, wanted: str) -> str:
+    """`problem`: why the answer is not the output. `wanted`: what would be."""
+    return f"Notice from the harness: your answer is not the output that was asked for: {problem}\n{wanted}"
+
+
 def went_on() -> str:
     return "Notice from the harness: your answer was cut by the output limit. Go on exactly where it stopped."
 

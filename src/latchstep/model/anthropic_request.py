@@ -58,6 +58,9 @@ class Encoder:
         splice = b',"cache_control":' + json_bytes(mark) if mark else b""
         more = settings.pop("tools", ())
         head = {"model": self._model, "max_tokens": request.max_output or MAX_TOKENS, **settings, "stream": True}
+        if request.output is not None:
+            held = {"type": "json_schema", "schema": request.output.schema}
+            head["output_config"] = {**(settings.get("output_config") or {}), "format": held}
         system = {"type": "text", "text": request.system} if visible(request.system) else None
         tools = [json_bytes(tool) for tool in more] + self._tool_list(request.tools)
         if system:

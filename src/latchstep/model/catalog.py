@@ -18,7 +18,7 @@ from latchstep.model.base import Model
 from latchstep.model.chat_request import Dialect
 from latchstep.model.prices import priced
 from latchstep.model.retry import retrying
-from latchstep.model.wire import check_key
+from latchstep.model.wire import Wire, check_key
 
 ANTHROPIC = "https://api.anthropic.com"
 OPENAI = "https://api.openai.com/v1"
@@ -29,7 +29,8 @@ MISTRAL = Dialect(short_ids=True, usage=False)
 class Service(msgspec.Struct, frozen=True):
     """One service. key: the variable that holds its key, "" where it wants none. wire: the module here whose `build`
     makes the model. settings: what else that is given, by name. url: the variable that may name another server, one
-    that may want no key. other_key: the variable that is read where `key` is not set."""
+    that may want no key. other_key: the variable that is read where `key` is not set. native: whether it holds an
+    answer to a JSON Schema; another server at `url` is not known to."""
 
     base_url: str
     key: str = ""
@@ -38,13 +39,16 @@ class Service(msgspec.Struct, frozen=True):
     url: str = ""
     local: bool = False
     other_key: str = ""
+    native: bool = False
 
 
 SERVICES: dict[str, Service] = {
-    "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL"),
-    "openai": Service(OPENAI, "OPENAI_API_KEY", wire="openai_responses", url="OPENAI_BASE_URL"),
-    "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL"),
-    "gemini": Service(GEMINI, "GEMINI_API_KEY", "gemini", url="GEMINI_BASE_URL", other_key="GOOGLE_API_KEY"),
+    "anthropic": Service(ANTHROPIC, "ANTHROPIC_API_KEY", wire="anthropic", url="ANTHROPIC_BASE_URL", native=True),
+    "openai": Service(OPENAI, "OPENAI_API_KEY", wire="openai_responses", url="OPENAI_BASE_URL", native=True),
+    "openai-chat": Service(OPENAI, "OPENAI_API_KEY", url="OPENAI_BASE_URL", native=True),
+    "gemini": Service(
+        GEMINI, "GEMINI_API_KEY", "gemini", url="GEMINI_BASE_URL", other_key="GOOGLE_API_KEY", native=True
+    ),
     "openrouter": Service("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "groq": Service("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
     "deepseek": Service("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
@@ -78,8 +82,9 @@ def model(
     """
     service, known_as = service_of(name)
     url = base_url or (service.url and os.environ.get(service.url)) or service.base_url
-    needed = bool(service.key) and (not service.url or _host(url) == _host(service.base_url))
-    built: Model = import_module(f"latchstep.model.{service.wire}").build(
+    own = _host(url) == _host(service.base_url)
+    needed = bool(service.key) and (own or not service.url)
+    built: Wire = import_module(f"latchstep.model.{service.wire}").build(
         known_as,
         url,
         _key(name.partition(":")[0], service, api_key, needed),
@@ -88,6 +93,7 @@ def model(
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
         **service.settings,
     )
+    built.native_output = service.native and own
     return retrying(priced(built, known_as, url))
 
 

@@ -20,6 +20,7 @@ from latchstep.model.history import (
     History,
     check_options,
     json_bytes,
+    json_schema,
     legal_name,
     pair,
     visible,
@@ -69,6 +70,8 @@ class Encoder:
         if request.max_output is not None:
             tail[self._dialect.max_tokens] = request.max_output
         tail.update(settings)
+        if request.output is not None:
+            tail["response_format"] = {"type": "json_schema", "json_schema": json_schema(request.output)}
         kept, open_end = self._history.pieces(request.messages)
         system = request.system if visible(request.system) else ""
         first = json_bytes({"role": "system", "content": system}) if system else b""

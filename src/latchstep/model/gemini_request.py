@@ -59,6 +59,9 @@ class Encoder:
         more_tools = tail.pop("tools", [])
         if request.max_output is not None:
             config = {"maxOutputTokens": request.max_output, **config}
+        if request.output is not None:
+            held = {"responseMimeType": "application/json", "responseJsonSchema": request.output.schema}
+            config = {**config, **held}
         if config:
             tail["generationConfig"] = config
         kept, open_end = self._history.pieces(request.messages)

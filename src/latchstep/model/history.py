@@ -15,6 +15,7 @@ import msgspec
 
 from latchstep.core.message import Message, ToolCall, ToolResult, clean, clean_json
 from latchstep.errors import DefinitionError
+from latchstep.model.base import OutputSpec
 
 MAX_CACHED = 1_024
 """Histories whose encoded form is kept for the next request, the latest ones, up to `MAX_CACHED_BYTES` in all."""
@@ -121,6 +122,34 @@ def json_bytes(value: Any) -> bytes:
         return _encoder.encode(clean_json(value))
     except ValueError as error:
         raise DefinitionError(f"part of the request is not JSON: {error}") from None
+
+
+_STRICT = frozenset(
+    {"type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const"}
+    | {"$defs", "$ref", "title", "description"}
+)
+"""What every model with structured outputs takes in a strict schema
+(https://platform.openai.com/docs/guides/structured-outputs, supported schemas)."""
+
+
+def json_schema(output: OutputSpec) -> dict[str, Any]:
+    """The schema in OpenAI's form. `strict` holds each token to it, and takes only schemas without optional fields,
+    open objects and most constraints; any other schema is a hint."""
+    return {"name": output.name, "schema": output.schema, "strict": _strict(output.schema)}
+
+
+def _strict(part: Any) -> bool:
+    if not isinstance(part, dict) or not part.keys() <= _STRICT:
+        return False
+    if not part.keys() & {"type", "anyOf", "$ref"}:
+        return False
+    fields = part.get("properties", {})
+    if part.get("type") == "object" and (
+        part.get("additionalProperties") is not False or set(part.get("required", ())) != fields.keys()
+    ):
+        return False
+    inner = [*fields.values(), *part.get("$defs", {}).values(), *part.get("anyOf", ())]
+    return all(map(_strict, inner + ([part["items"]] if "items" in part else [])))
 
 
 def visible(text: str) -> bool:

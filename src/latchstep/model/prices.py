@@ -32,6 +32,10 @@ class Priced:
     def name(self) -> str:
         return self.inner.name
 
+    @property
+    def native_output(self) -> bool:
+        return getattr(self.inner, "native_output", False)
+
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """As the inner model, with a cost on its `Completed`."""
         async with AsyncExitStack() as stack:

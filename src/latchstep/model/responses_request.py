@@ -18,6 +18,7 @@ from latchstep.model.history import (
     History,
     check_options,
     json_bytes,
+    json_schema,
     legal_name,
     pair,
     visible,
@@ -69,6 +70,11 @@ class Encoder:
         if request.max_output is not None:
             tail["max_output_tokens"] = request.max_output
         tail.update(settings)
+        if request.output is not None:
+            tail["text"] = {
+                **(tail.get("text") or {}),
+                "format": {"type": "json_schema", **json_schema(request.output)},
+            }
         kept, open_end = self._history.pieces(request.messages)
         items = [*kept, *open_end]
         if items:

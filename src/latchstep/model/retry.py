@@ -43,6 +43,10 @@ class Retrying:
     def name(self) -> str:
         return self.inner.name
 
+    @property
+    def native_output(self) -> bool:
+        return getattr(self.inner, "native_output", False)
+
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """As the inner model; a `Failed` stands between two attempts. Raises the last attempt's ModelError."""
         asked = request

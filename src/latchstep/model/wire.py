@@ -15,7 +15,7 @@ from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import ToolCall
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Answer, Deadlines, stream_post
-from latchstep.model.base import Request
+from latchstep.model.base import Request, with_final_tool
 from latchstep.model.failure import http_failure
 from latchstep.model.history import legal_name
 from latchstep.model.sse import MAX_EVENT, SSEParser
@@ -58,6 +58,7 @@ class Wire:
 
     name: what the journal calls it. url: see `endpoint`. decoder: makes one for an answer; it is given the tools'
     names as they were sent. key: blotted out of errors. rename: a tool's name as the API takes it.
+    native_output: whether `encode` may be given `Request.output`, until the server has refused it once.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Wire:
         self._headers = {"content-type": "application/json", "accept": "text/event-stream", **headers}
         self._encode, self._decoder, self._rename = encode, decoder, rename
         self._key, self._deadlines = key, deadlines
+        self.native_output = False
 
     def __repr__(self) -> str:
         return f"Wire({self._name!r}, {self._shown!r})"
@@ -87,18 +89,27 @@ class Wire:
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """Deltas, then one `Completed`. Raises ModelError; DefinitionError for an option that cannot be sent."""
-        body = self._encode(request)
-        names = {self._rename(tool.name): tool.name for tool in request.tools}
-        renamed = any(wire != real for wire, real in names.items())
-        decoder = self._decoder(names)
+        first = asked = request if self.native_output else with_final_tool(request)
         try:
-            async with stream_post(self._url, body, self._headers, self._deadlines) as answer:
-                if answer.status != 200:
-                    raise http_failure(answer.status, answer.headers, await _whole(answer, MAX_ERROR_BODY), self._shown)
-                reading = _Reading(answer, decoder, self._shown)
-                while chunks := await reading.next():
-                    for chunk in chunks:
-                        yield _restored(chunk, names) if renamed else chunk
+            while True:
+                body = self._encode(asked)
+                names = {self._rename(tool.name): tool.name for tool in asked.tools}
+                renamed = any(wire != real for wire, real in names.items())
+                async with stream_post(self._url, body, self._headers, self._deadlines) as answer:
+                    if answer.status != 200:
+                        text = await _whole(answer, MAX_ERROR_BODY)
+                        failure = http_failure(answer.status, answer.headers, text, self._shown)
+                        if failure.kind != "bad_request" or asked.output is None:
+                            raise failure
+                        asked = with_final_tool(asked)  # the model or the server takes no schema, or not this one
+                        continue
+                    if asked is not first:
+                        self.native_output = False
+                    reading = _Reading(answer, self._decoder(names), self._shown)
+                    while chunks := await reading.next():
+                        for chunk in chunks:
+                            yield _restored(chunk, names) if renamed else chunk
+                return
         except ModelError as error:
             if self._key and self._key in error.message:
                 error.message = error.message.replace(self._key, "***")

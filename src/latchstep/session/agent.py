@@ -24,6 +24,8 @@ class Agent:
     """A model, its tools and the rules it works under. Immutable; many runs may share it at once.
 
     model: a name (`provider:model`) or a `Model`. tools: functions or `Tool`s. system: the system prompt.
+    output: the type of `RunResult.output`: a msgspec.Struct, dataclass, TypedDict, pydantic model or any other type a
+    tool's parameter may have. The model's answer is validated strictly and sent back up to `max_corrections` times.
     limits: see `Limits`. policy(call, traits) -> Verdict: by default every declared tool may run.
     approve(question): asked where the policy says `ask`; True or "allow" lets the call run. May be async.
     checks: commands that must pass before a run with changes is `completed`; they run in `workspace`.
@@ -47,14 +49,12 @@ class Agent:
         on_doubt: OnDoubt = "report",
         deps: Any = None,
     ) -> None:
-        if output is not None:
-            raise DefinitionError(
-                "Agent(output=...) is not available yet; ask for JSON in the prompt and parse final_text"
-            )
         if checks and workspace is None:
             raise DefinitionError("checks run in the workspace: give Agent(workspace=...) too")
         check = checker(Path(workspace)) if workspace is not None else None
-        self._kit = build_kit(model, tools, system, workspace=workspace, check=check, approve=approve, deps=deps)
+        self._kit = build_kit(
+            model, tools, system, output=output, workspace=workspace, check=check, approve=approve, deps=deps
+        )
         self._rules = build_rules(self._kit, limits=limits, policy=policy, checks=checks, on_doubt=on_doubt)
         self._journal = journal
 

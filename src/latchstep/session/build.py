@@ -9,7 +9,7 @@ from typing import Any
 
 from latchstep.core import wording
 from latchstep.core.message import ToolCall, clean
-from latchstep.core.rules import RUN, Limits, OnDoubt, OnStaleApproval, Questions, Rules, Traits, Verdict
+from latchstep.core.rules import FINAL, RUN, Limits, OnDoubt, OnStaleApproval, Questions, Rules, Traits, Verdict
 from latchstep.errors import DefinitionError
 from latchstep.model.base import Model
 from latchstep.tool.base import Tool
@@ -57,6 +57,7 @@ def build_kit(  # one argument a part: this is where they meet
     tools: Iterable[Any] = (),
     system: str | None = None,
     *,
+    output: Any = None,
     workspace: str | Path | None = None,
     check: Checker | None = None,
     approve: Callable[..., Any] | None = None,
@@ -67,9 +68,17 @@ def build_kit(  # one argument a part: this is where they meet
         raise DefinitionError(f"system is a string, not {type(system).__name__}")
     if approve is not None and not callable(approve):
         raise DefinitionError(f"approve is a function, not {type(approve).__name__}")
+    box = toolbox(tools)
+    if output is not None:
+        from .output import output_type
+
+        if FINAL in box:
+            raise DefinitionError(f"the tool {FINAL!r} is how the output is given; name yours otherwise")
+        output = output_type(output)
     return Kit(
         model=resolve_model(model),
-        tools=toolbox(tools),
+        tools=box,
+        output=output,
         render=render,
         system=clean(system or ""),
         workspace=Path(workspace) if workspace is not None else None,
@@ -116,7 +125,8 @@ def build_rules(
     return Rules(
         judge=judge,
         traits=lambda name: traits.get(name, Traits()),
-        known=kit.tools.__contains__,
+        known=lambda name: name in kit.tools or (kit.output is not None and name == FINAL),
+        output=kit.output.judge if kit.output is not None else None,
         limits=limits or Limits(),
         checks=tuple(checks),
         on_doubt=on_doubt,
@@ -140,8 +150,9 @@ def _said(may: Policy, call: ToolCall, traits: Traits) -> Verdict:
 def examine(kit: Kit, call: ToolCall) -> str:
     """Why this call cannot run, in words that say what would be valid; "" if it can."""
     if call.name not in kit.tools:
-        close = difflib.get_close_matches(call.name, kit.tools, n=3, cutoff=0.4)
-        names = ", ".join(close or sorted(kit.tools)[:20]) or "none"
+        there_are = [*kit.tools, *([FINAL] if kit.output is not None else [])]
+        close = difflib.get_close_matches(call.name, there_are, n=3, cutoff=0.4)
+        names = ", ".join(close or sorted(there_are)[:20]) or "none"
         return f"Rejected: there is no tool named {call.name[:80]!r}. {'Did you mean' if close else 'Tools'}: {names}."
     if call.flaw:
         return f"Rejected: {call.flaw}. Send the arguments of {call.name} as one JSON object."

@@ -7,15 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from latchstep.core.event import Question
 from latchstep.core.message import ToolCall
 from latchstep.errors import LatchstepError
-from latchstep.model.base import Model, ToolSpec
+from latchstep.model.base import Model, OutputSpec, ToolSpec, final_tool
 from latchstep.tool.base import Output, Tool
+
+if TYPE_CHECKING:
+    from .output import OutputType
 
 Checker = Callable[[str], Awaitable[tuple[int | None, str]]]
 """Runs a check command: exit status (negative for a signal, None if it never ended by itself) and output."""
@@ -29,6 +32,8 @@ async def no_checks(command: str) -> tuple[int | None, str]:
 class Kit:
     """Everything a run uses and no event decides. Stable over a session: its prompt digest is recorded.
 
+    output: the type of the runs' output, None where any text will do. A model that cannot hold its answer to a schema
+    is offered a tool for it; the digest is the same either way, so that any recording can be played back.
     coroutines: names of the tools whose function is `async def`.
     on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
     on_close(): ends what belongs to the session, such as its spawner.
@@ -42,6 +47,7 @@ class Kit:
     check: Checker = no_checks
     workspace: Path | None = None
     deps: Any = None
+    output: OutputType | None = None
     approve: Callable[[Question], Any] | None = None
     setup: dict[str, Any] = field(default_factory=dict)
     head: str = ""
@@ -50,13 +56,21 @@ class Kit:
     coroutines: frozenset[str] = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
     specs_json: bytes = field(init=False)
+    held: OutputSpec | None = field(init=False, default=None)
     prompt_digest: bytes = field(init=False)
     _valid: dict[int, tuple[ToolCall, dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.coroutines = frozenset(name for name, t in self.tools.items() if inspect.iscoroutinefunction(t.function))
         self.specs = tuple(ToolSpec(t.name, t.description, t.schema) for t in self.tools.values())
-        self.specs_json = msgspec.json.encode(self.specs, order="sorted")
+        offered = self.specs
+        if self.output is not None:
+            offered = (*self.specs, final_tool(self.output.spec))
+            if getattr(self.model, "native_output", False):
+                self.held = self.output.spec
+            else:
+                self.specs = offered
+        self.specs_json = msgspec.json.encode(offered, order="sorted")
         self.prompt_digest = sha256(self.system.encode() + b"\0" + self.specs_json).digest()
 
     def validated(self, call: ToolCall) -> dict[str, Any]:

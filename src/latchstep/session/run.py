@@ -262,11 +262,15 @@ class Run:
         self.session.hub.publish(ended)
         return ended
 
+    def _typed(self, ended: ev.RunFinished) -> Any:
+        output = self.session.kit.output
+        return ended.output if output is None or ended.status != "completed" else output.typed(ended.output)
+
     def _result(self, ended: ev.RunFinished) -> RunResult:
         return RunResult(
             status=ended.status,
             final_text=ended.final_text,
-            output=ended.output,
+            output=self._typed(ended),
             steps=ended.steps,
             usage=ended.usage,
             cost=ended.cost,

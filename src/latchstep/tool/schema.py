@@ -120,7 +120,7 @@ def _schema(arguments: Any, parameters: Sequence[Parameter]) -> dict[str, Any]:
         schema["required"] = required
     if definitions:
         schema["$defs"] = {name: _untitled(part) for name, part in definitions.items()}
-    _close(schema)
+    close(schema)
     return schema
 
 
@@ -139,20 +139,20 @@ def _untitled(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key != "title"}
 
 
-def _close(part: Any) -> None:
-    """Say of every object with known fields that it has no others, as validation does."""
+def close(part: Any) -> None:
+    """Say of every object with known fields that it has no others, as validation does, unless it says otherwise."""
     if not isinstance(part, dict):
         return
     if "properties" in part:
-        part["additionalProperties"] = False
+        part.setdefault("additionalProperties", False)
     for key in ("properties", "$defs"):
         for inner in part.get(key, {}).values():
-            _close(inner)
+            close(inner)
     for key in ("items", "additionalProperties"):
-        _close(part.get(key))
+        close(part.get(key))
     for key in ("anyOf", "allOf", "oneOf", "prefixItems"):
         for inner in part.get(key, ()):
-            _close(inner)
+            close(inner)
 
 
 # What msgspec lets pass
