@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from latchstep import __version__
 from latchstep.core.event import MessageAccepted
 from latchstep.core.message import user
 from latchstep.core.printable import one_line
-from latchstep.errors import JournalLocked, LatchstepError, ToolError
+from latchstep.errors import DefinitionError, JournalLocked, LatchstepError, ToolError
 from latchstep.journal.store import Store
 from latchstep.session.blocking import run_blocking
 
@@ -171,24 +170,36 @@ def _sandbox() -> Finding:
 
 
 def _models() -> Finding:
+    """Keys are set, or a server on this machine lists its models."""
     from latchstep.model.catalog import SERVICES
 
-    usable = [f"{service.key} is set" for service in SERVICES.values() if service.key and os.environ.get(service.key)]
-    local = [f"{name}: listens at {it.base_url}" for name, it in SERVICES.items() if it.local and _listens(it.base_url)]
-    if usable or local:
-        return "ok", "; ".join((*usable, *local)) + (" (keys were not tried)" if usable else "")
-    return "warn", "no provider key is set and no local server listens; give --base-url, or see docs/models.md"
+    from .models import survey
+
+    usable = [f"{it.service}: {it.why}" for it in survey() if it.usable and SERVICES[it.service].base_url]
+    if usable:
+        return "ok", "; ".join(usable)
+    return "warn", "no provider key is set and no local server answers; latchstep models says more"
 
 
-def _listens(url: str) -> bool:
-    from urllib.parse import urlsplit
+def _local() -> Finding:
+    """The small model says something."""
+    from latchstep.core.chunk import Completed
+    from latchstep.model.base import Request
+    from latchstep.model.catalog import model
 
-    parts = urlsplit(url)
     try:
-        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=0.3):
-            return True
-    except OSError:
-        return False
+        small = model("local")
+    except DefinitionError as error:
+        return "warn", str(error)
+    request = Request(request_id="trial", messages=(user("Say hello."),), max_output=4)
+
+    async def trial() -> list[object]:
+        return [chunk async for chunk in small.stream(request)]
+
+    began = time.perf_counter()
+    if not isinstance(run_blocking(trial())[-1], Completed):
+        return "bad", f"{small.name} gave no answer"
+    return "ok", f"{small.name} answered without a server, {time.perf_counter() - began:.1f} s after its start"
 
 
 def _terminal() -> Finding:
@@ -207,5 +218,6 @@ PROBES: list[tuple[str, Callable[[], Finding]]] = [
     ("paths", _paths),
     ("sandbox", _sandbox),
     ("models", _models),
+    ("local", _local),
     ("terminal", _terminal),
 ]
