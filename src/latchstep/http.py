@@ -7,6 +7,7 @@ without a deadline. One client an event loop, built on first use, kept for its c
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,7 @@ _T = TypeVar("_T")
 _TURNS = 3  # of the event loop, in which httpx2's own generators end after an answer was left in the middle
 
 _DIRECT = ("127.0.0.1", "localhost", "[::1]")  # a proxy would reach its own machine's, not ours
+_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 _WORDS = {
     "connect": "no connection to {host} within {seconds:g} s (deadline `connect`)",
@@ -141,7 +143,11 @@ async def _opened(
     loop = asyncio.get_running_loop()
     secure = url.startswith("https:")
     host = host_of(url)
-    client = _clients.get((loop, secure)) or await _open_client(loop, secure)
+    try:
+        client = _clients.get((loop, secure)) or await _open_client(loop, secure)
+    except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:
+        why = f"a proxy or certificate that the environment names cannot be used: {_shown(error)}"
+        raise ModelError("bad_request", why) from error
     watch = Watch(host, deadlines)
     try:
         sent = _send(client, method, url, body=body, headers=headers, deadlines=deadlines)
@@ -215,18 +221,27 @@ def network_error(error: Exception, host: str) -> ModelError:
     if isinstance(error, (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)):
         return ModelError("bad_request", f"the request to {host} could not be formed; check base_url and headers")
     if isinstance(error, httpx2.ProxyError):
-        return ModelError("network", f"the proxy on the way to {host} refused: {error}")
+        return ModelError("network", f"the proxy on the way to {host} refused: {_shown(error)}")
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = cause.verify_message
             return ModelError("network", f"the certificate of {host} is not trusted ({why}); set SSL_CERT_FILE?")
+        if isinstance(cause, ssl.SSLError):
+            return ModelError("network", f"no secure connection to {host} ({cause.reason}); does it speak https?")
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx2.ConnectError):
-        return ModelError("network", f"cannot connect to {host} ({error}); is the server running?")
+        proxies = [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
+        what = f"the proxy in {proxies[0]}, or the server," if proxies else "the server"
+        return ModelError("network", f"cannot connect to {host} ({_shown(error)}); is {what} running?")
     if isinstance(error, (httpx2.HTTPError, OSError)):
-        return ModelError("network", f"the connection to {host} broke ({error or type(error).__name__})")
+        return ModelError("network", f"the connection to {host} broke ({_shown(error)})")
     raise error
+
+
+def _shown(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(char if char.isprintable() else "?" for char in text)[:300]
 
 
 # --- one client an event loop ------------------------------------------------------------------------

@@ -142,7 +142,7 @@ ERRORS: list[tuple[dict[str, Any], str, float | None]] = [
     (rpc(400, "INVALID_ARGUMENT", "The input token count (1200000) exceeds the maximum number of tokens allowed"
                                   " (1048576)."), "context_overflow", None),
     (rpc(400, "INVALID_ARGUMENT", "Request payload size exceeds the limit: 20971520 bytes."), "context_overflow", None),
-    (rpc(400, "FAILED_PRECONDITION", "User location is not supported for the API use."), "bad_request", None),
+    (rpc(400, "FAILED_PRECONDITION", "User location is not supported for the API use."), "permission", None),
     (rpc(401, "UNAUTHENTICATED"), "auth", None),
     (rpc(403, "PERMISSION_DENIED"), "permission", None),
     (rpc(404, "NOT_FOUND"), "not_found", None),

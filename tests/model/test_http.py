@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,4 +84,47 @@ def test_proxies_are_taken_from_the_environment() -> None:
             )
             assert "Completed(" in said
     said = ask("https://model.invalid/v1", HTTPS_PROXY="http://127.0.0.1:1")
-    assert said.startswith("network: ")
+    assert said.startswith("network: cannot connect to model.invalid")
+    assert "is the proxy in HTTPS_PROXY, or the server, running?" in said
+
+
+def test_a_proxy_that_refuses_and_a_server_without_tls() -> None:
+    for reply, said in [
+        (b"HTTP/1.1 407 Proxy Authentication Required", "refused: 407 Proxy Authentication Required"),
+        (b"HTTP/1.1 503 no \x1b[31mway", "refused: 503 no ?[31mway"),
+    ]:
+        with replying(reply + b"\r\ncontent-length: 0\r\n\r\n") as port:
+            line = ask("https://model.invalid/v1", HTTPS_PROXY=f"http://user:secret@127.0.0.1:{port}")
+        assert line == f"network: the proxy on the way to model.invalid {said}\n"
+    with replying(b"HTTP/1.1 400 Bad Request\r\n\r\nplain") as port:
+        assert "does it speak https?" in ask(f"https://127.0.0.1:{port}/v1")
+
+
+def test_an_environment_that_cannot_be_used() -> None:
+    for variable, value in [
+        ("ALL_PROXY", "ftp://user:secret@host:1"),
+        ("HTTPS_PROXY", "ftp://user:secret@host:1"),
+        ("SSL_CERT_FILE", "/nowhere/at/all"),
+    ]:
+        line = ask("https://model.invalid/v1", **{variable: value})
+        assert line.startswith("bad_request: a proxy or certificate that the environment names cannot be used: ")
+        assert "secret" not in line
+        assert line.count("\n") == 1
+
+
+@contextmanager
+def replying(reply: bytes) -> Iterator[int]:
+    """The port of a server that gives one answer to whatever comes, once."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(10)

@@ -75,13 +75,15 @@ class Mock:
 def wire_of(mock: Mock, name: str) -> Model:
     url = mock.url + (WIRES | OTHERS)[name]
     built: Any = model(name, base_url=url, api_key="any-key", deadlines=Deadlines(first=1.5, between=0.4))
-    inner: Model = built.inner
-    return inner
+    while hasattr(built, "inner"):
+        built = built.inner
+    wire: Model = built
+    return wire
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Mock]:
-    program = shutil.which("llmock") or shutil.which("llmock", path=str(Path(sys.executable).parent))
+    program = shutil.which("llmock", path=str(Path(sys.executable).parent)) or shutil.which("llmock")
     if program is None:
         pytest.skip("llmock is not installed: pip install llmock (an environment of its own is best)")
     with socket.socket() as free:
@@ -100,7 +102,7 @@ def server() -> Iterator[Mock]:
                     break
                 except OSError:
                     assert time.monotonic() < end, "llmock did not start"
-                    assert process.poll() is None, "llmock ended"
+                    assert process.poll() is None, "llmock ended: is it the one from PyPI?"
                     time.sleep(0.05)
             yield mock
         finally:

@@ -68,8 +68,10 @@ def said_in(chunk: Any) -> str:
 
 
 def once(built: Any) -> Any:
-    """The model without its retries."""
-    return built.inner
+    """The wire itself, without retries and prices."""
+    while hasattr(built, "inner"):
+        built = built.inner
+    return built
 
 
 def ask(*messages: Message) -> Request:

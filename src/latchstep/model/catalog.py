@@ -113,16 +113,17 @@ def model(
     url = base_url or usual_url(service)
     own = _host(url) == _host(service.base_url)
     needed = bool(service.key) and (own or not service.url) and client is None
+    key, key_from = _key(name.partition(":")[0], service, api_key, needed)
     built: Wire = import_module(f"latchstep.model.{service.wire}").build(
         known_as,
         url,
-        _key(name.partition(":")[0], service, api_key, needed),
+        key,
         name=name,
         options=options,
         deadlines=deadlines or (LOCAL_DEADLINES if service.local else Deadlines()),
         **service.settings,
     )
-    built.native_output = service.native and own
+    built.native_output, built.key_from = service.native and own, key_from
     if client is not None:
         built.source = source
     return retrying(priced(built, known_as, url))
@@ -158,12 +159,13 @@ def _host(url: str) -> str:
     return host_of(url).lower()
 
 
-def _key(provider: str, service: Service, given: str | None, needed: bool) -> str:
+def _key(provider: str, service: Service, given: str | None, needed: bool) -> tuple[str, str]:
+    """(the key, where it comes from)."""
     source = key_variable(service) if given is None else "api_key"
     key = check_key(given if given is not None else os.environ.get(source, ""), source)
     if needed and not key:
         raise ModelError("auth", f"no key for {provider}: set {service.key} in the environment, or pass api_key=")
-    return key
+    return key, source
 
 
 def _no_such(name: str) -> str:

@@ -64,6 +64,7 @@ _CODES: dict[str, ModelErrorKind] = {
     "validationexception": "bad_request",
     "cancelled": "server",
     "aborted": "server",
+    "failed_precondition": "permission",  # Gemini, in a region that it does not serve or without billing
     "invalid_argument": "bad_request",
     "invalid_request_error": "bad_request",
 }
@@ -127,13 +128,14 @@ def body_failure(body: Any, *, status: int | None = None, wait: float | None = N
     for code in codes:
         if status is None and code.isascii() and code.isdecimal() and 400 <= int(code[:4]) < 600:
             status = int(code[:4])  # OpenRouter puts the upstream's status into `code`
-    words = _words(error, body) or (f"status {status} without a reason" if status else "an error without a reason")
+    words = _words(error, body) or f"{url or 'the server'} gave no reason" + (f" (status {status})" if status else "")
     kind = _kind(codes, status, words)
     if wait is None:
         hint = _HINT.search(words)
         wait = _span(hint[1]) if delay is None and hint else delay
     if kind == "not_found" and url:
-        words += f" (at {url}; base_url usually ends in the API's version, such as /v1)"
+        at = "" if url in words else f"at {url}; "
+        words += f" ({at}is the model's name right? base_url usually ends in the API's version, such as /v1)"
     return ModelError(kind, words, status=status, retry_after=wait)
 
 

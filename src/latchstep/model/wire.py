@@ -7,7 +7,7 @@ The key is in no error, no log and no `repr`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -86,6 +86,7 @@ class Wire:
     name: what the journal calls it. url: see `endpoint`. decoder: makes one for an answer; it is given the tools'
     names as they were sent. key: blotted out of errors. rename: a tool's name as the API takes it.
     native_output: whether `encode` may be given `Request.output`, until the server has refused it once.
+    key_from: where the key comes from, for the error that says it was refused.
     """
 
     def __init__(
@@ -100,11 +101,13 @@ class Wire:
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         rename: Callable[[str], str] = legal_name,
     ) -> None:
-        self.source: Source = lambda *asked: _post(url, key, *asked)
-        self._name, self._shown, self._headers = name, url[1], headers
-        self._encode, self._decoder, self._rename = encode, decoder, rename
-        self._deadlines = deadlines
         self.native_output = False
+        self.key_from = ""
+        self.source: Source = self._post
+        self._name, self._headers = name, headers
+        self._url, self._shown = url
+        self._encode, self._decoder, self._rename = encode, decoder, rename
+        self._key, self._deadlines = key, deadlines
 
     def __repr__(self) -> str:
         return f"Wire({self._name!r}, {self._shown!r})"
@@ -117,24 +120,44 @@ class Wire:
         """Deltas, then one `Completed`. Raises ModelError; DefinitionError for an option that cannot be sent."""
         first = asked = request if self.native_output else with_final_tool(request)
         while True:
+            body = self._encode(asked)
             names = {self._rename(tool.name): tool.name for tool in asked.tools}
             renamed = any(wire != real for wire, real in names.items())
-            decoder = self._decoder(names)
-            answered = over = False
-            try:
-                async with self.source(self._encode(asked), self._headers, self._deadlines) as events:
-                    answered = True
-                    if asked is not first:
-                        self.native_output = False
-                    while not over:
-                        chunks, over = await _next(events, decoder)
-                        for chunk in chunks:
-                            yield _restored(chunk, names) if renamed else chunk
-                return
-            except ModelError as error:
-                if answered or error.kind != "bad_request" or asked.output is None:
-                    raise
-            asked = with_final_tool(asked)  # the model or the server takes no schema, or not this one
+            async with AsyncExitStack() as stack:
+                try:
+                    events = await stack.enter_async_context(self.source(body, self._headers, self._deadlines))
+                except ModelError as failure:
+                    if failure.kind != "bad_request" or asked.output is None:
+                        raise
+                    asked = with_final_tool(asked)  # the model or the server takes no schema, or not this one
+                    continue
+                if asked is not first:
+                    self.native_output = False
+                decoder, over = self._decoder(names), False
+                while not over:
+                    chunks, over = await _next(events, decoder)
+                    for chunk in chunks:
+                        yield _restored(chunk, names) if renamed else chunk
+            return
+
+    @asynccontextmanager
+    async def _post(self, body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> AsyncIterator[Events]:
+        """Our own HTTP as a `Source`."""
+        sent = {"content-type": "application/json", "accept": "text/event-stream", **headers}
+        try:
+            async with stream_post(self._url, body, sent, deadlines) as answer:
+                if answer.status != 200:
+                    try:
+                        text = await _whole(answer, MAX_ERROR_BODY)
+                    except ModelError:
+                        text = ""  # the status says more than how its body broke
+                    raise http_failure(answer.status, answer.headers, text, self._shown)
+                yield _Posted(answer, self._shown)
+        except ModelError as error:
+            if error.kind == "auth" and self.key_from:
+                error.message += f" (check {self.key_from})"
+            blot(error, self._key)
+            raise
 
 
 async def _next(events: Events, decoder: Decoder) -> tuple[list[Chunk], bool]:
@@ -153,22 +176,6 @@ async def _next(events: Events, decoder: Decoder) -> tuple[list[Chunk], bool]:
         if not decoder.finished:
             raise  # else the answer is whole; nothing may spoil it any more
     return chunks + decoder.end(), True
-
-
-@asynccontextmanager
-async def _post(
-    url: tuple[str, str], key: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
-) -> AsyncIterator[Events]:
-    """Our own HTTP as a `Source`."""
-    sent = {"content-type": "application/json", "accept": "text/event-stream", **headers}
-    try:
-        async with stream_post(url[0], body, sent, deadlines) as answer:
-            if answer.status != 200:
-                raise http_failure(answer.status, answer.headers, await _whole(answer, MAX_ERROR_BODY), url[1])
-            yield _Posted(answer, url[1])
-    except ModelError as error:
-        blot(error, key)
-        raise
 
 
 def blot(error: ModelError, *secrets: str) -> None:
