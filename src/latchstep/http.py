@@ -1,4 +1,4 @@
-"""The only HTTP client: one streaming POST over `httpx2`, which is imported at the first call.
+"""The only HTTP client, over `httpx2`, which is imported at the first call: one streaming POST, and a small GET.
 
 Rule: the caller gets bytes, or one `ModelError` of kind `network`, `timeout` or `bad_request`; no wait is
 without a deadline. One client an event loop, built on first use, kept for its connections, closed with the loop.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ IDLE_SECONDS = 30.0
 _T = TypeVar("_T")
 _TURNS = 3  # of the event loop, in which httpx2's own generators end after an answer was left in the middle
 
+_DIRECT = ("127.0.0.1", "localhost", "[::1]")  # a proxy would reach its own machine's, not ours
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 _WORDS = {
@@ -85,7 +86,7 @@ class Watch:
 
 
 class Answer:
-    """The open answer to one POST. `headers` have lower-case names."""
+    """The open answer to one request. `headers` have lower-case names."""
 
     def __init__(self, response: httpx2.Response, host: str, watch: Watch) -> None:
         self.status = response.status_code
@@ -110,12 +111,33 @@ class Answer:
         await settle()
 
 
-@asynccontextmanager
-async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> AsyncIterator[Answer]:
+def stream_post(
+    url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
+) -> AbstractAsyncContextManager[Answer]:
     """POST `body` and read the answer as it comes; leaving the block closes it. Redirects are not followed.
 
-    Proxies and certificates are taken from the environment as httpx2 does (`HTTPS_PROXY`, `SSL_CERT_FILE`, …).
+    Proxies and certificates are taken from the environment as httpx2 does (`HTTPS_PROXY`, `SSL_CERT_FILE`, …);
+    to a loopback address no proxy is used.
     """
+    return _opened("POST", url, body, headers, deadlines)
+
+
+async def get(url: str, *, within: float, most: int) -> tuple[int, bytes]:
+    """The status and the body of a GET, whole within that many seconds. Raises ModelError.
+
+    most: bytes of the body that are read; what is longer is cut there.
+    """
+    async with _opened("GET", url, b"", {}, Deadlines(connect=within, first=within)) as answer:
+        body = b""
+        while len(body) <= most and (piece := await answer.read()):
+            body += piece
+        return answer.status, body[:most]
+
+
+@asynccontextmanager
+async def _opened(
+    method: str, url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
+) -> AsyncIterator[Answer]:
     import httpx2
 
     loop = asyncio.get_running_loop()
@@ -128,7 +150,8 @@ async def stream_post(url: str, body: bytes, headers: Mapping[str, str], deadlin
         raise ModelError("bad_request", why) from error
     watch = Watch(host, deadlines)
     try:
-        response = await watch.wait(_send(client, url, body, headers, deadlines))
+        sent = _send(client, method, url, body=body, headers=headers, deadlines=deadlines)
+        response = await watch.wait(sent)
     except ModelError:
         raise
     except httpx2.ConnectTimeout:
@@ -154,7 +177,7 @@ def host_of(url: str) -> str:
 
 
 async def _send(
-    client: httpx2.AsyncClient, url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
+    client: httpx2.AsyncClient, method: str, url: str, *, body: bytes, headers: Mapping[str, str], deadlines: Deadlines
 ) -> httpx2.Response:
     """The answer's head. A kept connection that turns out to be closed is replaced by a new one, once.
 
@@ -170,7 +193,7 @@ async def _send(
         connected = connected or not name.startswith("http")  # anything else is connecting
 
     request = client.build_request(
-        "POST",
+        method,
         url,
         content=body,
         headers={"accept-encoding": "identity", "user-agent": "latchstep", **headers},
@@ -268,7 +291,13 @@ def _build_client(secure: bool) -> httpx2.AsyncClient:
         max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE, keepalive_expiry=IDLE_SECONDS
     )
     no_cookies: Any = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    return httpx2.AsyncClient(verify=_ssl_context(secure), limits=limits, cookies=no_cookies, follow_redirects=False)
+    return httpx2.AsyncClient(
+        verify=_ssl_context(secure),
+        limits=limits,
+        cookies=no_cookies,
+        follow_redirects=False,
+        mounts={f"all://{host}": None for host in _DIRECT},
+    )
 
 
 def _ssl_context(secure: bool) -> ssl.SSLContext:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from latchstep.model.catalog import SERVICES
 from tests.model.strict_chat import call_answer, text_answer
 
 PATIENCE = 30.0
@@ -29,6 +30,9 @@ CONTROLLING = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
 """Makes the terminal the controlling one, so that Ctrl-C is a signal, then becomes the command."""
+
+NO_SERVERS = {it.url: "http://127.0.0.1:9/v1" for it in SERVICES.values() if it.local and it.url}
+"""Model servers that may run on the machine of whoever tests are not seen."""
 
 
 class Home:
@@ -43,13 +47,14 @@ class Home:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def env(self, **more: str | None) -> dict[str, str]:
-        """The environment: no key, no proxy, nothing of ours. A value of None leaves a variable out."""
+        """The environment: no key, no proxy, no model server, nothing of ours. A value of None leaves out."""
         base: dict[str, str | None] = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder / "home"),
             "LATCHSTEP_HOME": str(self.state),
             "LANG": "C.UTF-8",
             "TMPDIR": os.environ.get("TMPDIR"),
+            **NO_SERVERS,
             **more,
         }
         return {name: value for name, value in base.items() if value is not None}

@@ -48,7 +48,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str
 
 
 MISTAKES: list[tuple[list[str | bytes], list[str]]] = [
-    (["run", "go"], ["--model", "LATCHSTEP_MODEL"]),
+    (["run", "go"], ["--model", "LATCHSTEP_MODEL", "latchstep models"]),
     (["run", "go", "--model", "openai-chat:gpt"], ["OPENAI_API_KEY"]),
     (["run", "go", "--model", "gpt"], ["OPENAI_API_KEY", "without provider"]),
     (["run", "go", "--model", "groq:x"], ["GROQ_API_KEY"]),

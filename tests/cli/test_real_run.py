@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from latchstep.journal.store import Store
+from latchstep.model.local import INSTALL, weights_file
 from tests.cli.cli_kit import Home
 from tests.model.small_model import small_model
 
@@ -36,3 +39,27 @@ def test_it_streams_reads_the_file_and_ends(home: Home) -> None:
     assert shown.status == 0, shown
     assert "› Read the file notes.txt" in shown.out
     assert "▸ read notes.txt" in shown.out
+
+
+def test_local_needs_no_server_and_no_url(home: Home) -> None:
+    if weights_file() is None or find_spec("xllamacpp") is None:
+        pytest.skip(f"needs the small model: {INSTALL}")
+    (home.workspace / "notes.txt").write_text("The meeting is on Tuesday at nine.\n")
+    done = home.run("run", "Read notes.txt and say what it says", "--model", "local", "--json", "--max-steps", "4")
+    assert (done.status, done.err) == (0, ""), done
+    events = [json.loads(line) for line in done.raw.splitlines()]
+    assert any(event["type"] == "tool.finished" and event["outcome"] == "ok" for event in events)
+    assert "Tuesday" in events[-1]["final_text"]
+    begun = next(event for event in events if event["type"] == "run.started")
+    assert begun["setup"]["model"] == "local:smollm2"
+    resumed = home.run("resume", "Read notes.txt", "--max-steps", "4")
+    assert resumed.status == 0, resumed
+    assert "local:smollm2" in resumed.out
+
+
+def test_doctor_tries_it(home: Home) -> None:
+    if weights_file() is None or find_spec("xllamacpp") is None:
+        pytest.skip(f"needs the small model: {INSTALL}")
+    done = home.run("doctor")
+    assert done.status == 0, done
+    assert re.search(r"^✓ local +local:smollm2 loaded and answered in this process", done.out, re.M)

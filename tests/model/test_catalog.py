@@ -12,7 +12,7 @@ import pytest
 from latchstep.core.message import user
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.model.base import Model, Request
-from latchstep.model.catalog import SERVICES, model
+from latchstep.model.catalog import SERVICES, elsewhere, key_variable, model
 from tests.model.strict_chat import StrictChat, text_answer
 
 
@@ -59,6 +59,8 @@ def test_names_and_options() -> None:
 
 def test_every_service_is_built_with_its_key() -> None:
     for name, service in SERVICES.items():
+        if not service.base_url:  # `local`: see test_local.py
+            continue
         if service.key:
             os.environ.pop(service.key, None)  # two names may share a key
             with pytest.raises(ModelError, match=service.key) as caught:
@@ -80,6 +82,19 @@ def test_openai_itself_wants_a_key_and_its_own_field() -> None:
         built = built.inner
     body = built._encode(Request(request_id="r", messages=(user("x"),), max_output=5))
     assert b'"max_completion_tokens":5' in body
+
+
+def test_the_variable_of_a_key_and_the_server_it_goes_to() -> None:
+    gemini, openai = SERVICES["gemini"], SERVICES["openai"]
+    assert (key_variable(gemini), elsewhere(openai), key_variable(SERVICES["ollama"])) == ("", "", "")
+    os.environ |= {"GEMINI_API_KEY": " ", "GOOGLE_API_KEY": "k"}
+    assert key_variable(gemini) == "GOOGLE_API_KEY"
+    os.environ["OPENAI_BASE_URL"] = "https://me:secret@Gateway.example:8443/v1"
+    assert elsewhere(openai) == "gateway.example:8443"
+    os.environ["OPENAI_BASE_URL"] = "https://me@api.openai.com/v1"  # is still their server, which wants a key
+    assert elsewhere(openai) == ""
+    with pytest.raises(ModelError, match="OPENAI_API_KEY"):
+        model("openai:m")
 
 
 def test_a_bad_key_names_its_variable_and_not_itself() -> None:

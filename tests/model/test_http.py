@@ -77,6 +77,12 @@ def test_proxies_are_taken_from_the_environment() -> None:
         assert proxy.paths == ["http://model.invalid/v1/chat/completions"]
     with StrictChat([text_answer("hello")]) as server:
         assert "Completed(" in ask(server.url, HTTP_PROXY="http://127.0.0.1:1", NO_PROXY="127.0.0.1")
+        for host in ("127.0.0.1", "localhost"):  # a proxy would look for it on its own machine
+            server.scripts.append(text_answer("hello"))
+            said = ask(
+                server.url.replace("127.0.0.1", host), HTTP_PROXY="http://127.0.0.1:1", ALL_PROXY="http://[::1]:1"
+            )
+            assert "Completed(" in said
     said = ask("https://model.invalid/v1", HTTPS_PROXY="http://127.0.0.1:1")
     assert said.startswith("network: cannot connect to model.invalid")
     assert "is the proxy in HTTPS_PROXY, or the server, running?" in said

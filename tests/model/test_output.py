@@ -229,7 +229,7 @@ def test_openai_holds_strictly_what_its_strict_mode_takes(kind: Any, strict: boo
 
 def test_the_catalogue_knows_who_holds_a_schema() -> None:
     for service in SERVICES:
-        made = model(f"{service}:m", api_key="k")
+        made = model("local") if service == "local" else model(f"{service}:m", api_key="k")
         expected = service in ("anthropic", "openai", "openai-chat", "gemini")
         assert getattr(made, "native_output", False) is expected, service
     for service in ("anthropic", "openai", "openai-chat", "gemini"):  # who knows what another server does

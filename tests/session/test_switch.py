@@ -184,6 +184,21 @@ def test_another_model_from_the_next_run_on() -> None:
     assert len(set(ids)) == len(ids)
 
 
+def test_what_holds_the_output_to_its_type_follows_the_model() -> None:
+    class Native(Named):
+        native_output = True
+
+    plain_one, native = Named("p:a", [done("[1]")]), Native("p:b", [done("{}")])
+
+    async def main() -> None:
+        session = ls.Agent(plain_one, [look], output=list[int], journal=FakeJournal()).session()
+        for model, held in ((native, True), (plain_one, False), (native, True)):
+            session.switch(model)
+            assert (session.kit.held is not None, len(session.kit.specs)) == (held, 2 - held)
+
+    go(main())
+
+
 def test_no_switch_during_a_run_and_none_to_what_is_no_model() -> None:
     async def main() -> None:
         session = session_of(Named("p:a", [done()]))

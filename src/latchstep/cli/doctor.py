@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import sys
 import tempfile
 import time
@@ -171,24 +170,35 @@ def _sandbox() -> Finding:
 
 
 def _models() -> Finding:
+    """Keys are set, or a server on this machine lists its models."""
     from latchstep.model.catalog import SERVICES
 
-    usable = [f"{service.key} is set" for service in SERVICES.values() if service.key and os.environ.get(service.key)]
-    local = [f"{name}: listens at {it.base_url}" for name, it in SERVICES.items() if it.local and _listens(it.base_url)]
-    if usable or local:
-        return "ok", "; ".join((*usable, *local)) + (" (keys were not tried)" if usable else "")
-    return "warn", "no provider key is set and no local server listens; give --base-url, or see docs/models.md"
+    from .models import survey
+
+    usable = [f"{it.service}: {it.why}" for it in survey() if it.usable and SERVICES[it.service].base_url]
+    if usable:
+        return "ok", "; ".join(usable)
+    return "warn", "no provider key is set and no local server answers; latchstep models says more"
 
 
-def _listens(url: str) -> bool:
-    from urllib.parse import urlsplit
+def _local() -> Finding:
+    """The small model says something."""
+    from latchstep.http import Deadlines
+    from latchstep.model.base import Request
+    from latchstep.model.catalog import model
 
-    parts = urlsplit(url)
+    request = Request(request_id="trial", messages=(user("Say hello."),), max_output=4)
+
+    async def trial() -> None:
+        async for _ in model("local", deadlines=Deadlines(first=20)).stream(request):
+            pass
+
+    began = time.perf_counter()
     try:
-        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=0.3):
-            return True
-    except OSError:
-        return False
+        run_blocking(trial())
+    except LatchstepError as error:
+        return "warn", str(error)  # nobody needs it
+    return "ok", f"local:smollm2 loaded and answered in this process in {time.perf_counter() - began:.1f} s"
 
 
 def _terminal() -> Finding:
@@ -207,5 +217,6 @@ PROBES: list[tuple[str, Callable[[], Finding]]] = [
     ("paths", _paths),
     ("sandbox", _sandbox),
     ("models", _models),
+    ("local", _local),
     ("terminal", _terminal),
 ]

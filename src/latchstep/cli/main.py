@@ -32,7 +32,7 @@ TASK_HELP = "TASK may be - to read it from standard input (an argument can only 
 def running_options(command: Callable[..., int]) -> Callable[..., int]:
     """The options that `run` and `resume` share."""
     options = [
-        click.option("--model", metavar="M", help="Model as provider:name, such as ollama:NAME."),
+        click.option("--model", metavar="M", help="Model as provider:name (see: latchstep models)."),
         click.option("--base-url", metavar="URL", help="Server that speaks the provider's protocol."),
         click.option(
             "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
@@ -106,6 +106,14 @@ def demo(crash: bool) -> int:
     from .demo import run_demo
 
     return run_demo(crash)
+
+
+@cli.command()
+def models() -> int:
+    """List the services, which of them can be used here, and why the others cannot."""
+    from .models import list_models
+
+    return list_models()
 
 
 @cli.command()

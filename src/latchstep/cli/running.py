@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from latchstep.core.printable import printable
+from latchstep.core.printable import one_line, printable
 from latchstep.core.rules import Limits, Rules
 from latchstep.core.state import State, fold
 from latchstep.errors import DefinitionError, JournalError, ModelError, SessionError
@@ -200,10 +200,8 @@ def resolve(setup: Setup) -> tuple[Model, Setup]:
         )
     name = setup.model or os.environ.get("LATCHSTEP_MODEL", "")
     if not name and not setup.base_url:
-        raise DefinitionError(
-            "no model was named: give --model provider:name (or set LATCHSTEP_MODEL), or --base-url of a local server"
-        )
-    provider, bare = name.partition(":")[0], ":" not in name
+        name = _first_usable()
+    provider, bare = name.partition(":")[0], ":" not in name and (name != "local" or bool(setup.base_url))
     if bare or (setup.base_url and provider not in SERVICES):
         provider, name = "openai-chat", f"openai-chat:{name or 'default'}"
     url = setup.base_url or (os.environ.get("OPENAI_BASE_URL", "") if provider == "openai-chat" else "")
@@ -215,7 +213,23 @@ def resolve(setup: Setup) -> tuple[Model, Setup]:
     parts = urlsplit(url.strip())
     kept = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     cut = bool(parts.query or "@" in parts.netloc)
-    return built, msgspec.structs.replace(setup, model=name, base_url=kept, cut=cut)
+    return built, msgspec.structs.replace(setup, model=built.name, base_url=kept, cut=cut)
+
+
+def _first_usable() -> str:
+    """The name of a model, where none was named; says which, and why. Raises DefinitionError where there is none."""
+    from .models import choose
+
+    offer = choose()
+    if offer is None:
+        raise DefinitionError(
+            "no model was named: give --model provider:name (or set LATCHSTEP_MODEL), or --base-url of a local server; "
+            "latchstep models lists what there is"
+        )
+    if not offer.usable:
+        raise DefinitionError(f"no model was named, and {offer.example} cannot be used: {offer.why}")
+    print(f"no model was named: using {one_line(offer.example, 200)} ({one_line(offer.why, 200)})", file=sys.stderr)
+    return offer.example
 
 
 def folder(path: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from latchstep.core import wording
@@ -136,9 +136,7 @@ async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> 
 
 def with_model(kit: Kit, model: Model | str) -> Kit:
     """The kit with another model. A copy: other sessions may work with this one."""
-    kit = copy(kit)
-    kit.model = resolve_model(model)
-    return kit
+    return replace(kit, model=resolve_model(model))
 
 
 def chosen(state: State, name: str) -> list[ModelSwitched]:
