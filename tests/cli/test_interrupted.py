@@ -265,7 +265,8 @@ def test_json_to_a_reader_that_goes_away(home: Home) -> None:
         process = home.start("run", "go", "--base-url", server.url, "--json")
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.readline()
+        while b'"run.started"' not in process.stdout.readline():  # before that the status is 1: no run was cancelled
+            pass
         process.stdout.close()
         server.wait(lambda: len(server.bodies) == 1 or process.poll() is not None, PATIENCE)
         assert process.wait(PATIENCE) == 130
