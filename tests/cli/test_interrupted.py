@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -305,6 +306,7 @@ def test_show_to_a_reader_that_goes_away_is_quiet(home: Home) -> None:
     process = home.start("show", home.session().name)
     assert process.stdout is not None
     assert process.stderr is not None
+    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)  # so that the story does not fit before we go away
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(PATIENCE) == 1
