@@ -68,11 +68,12 @@ async def run_steps(tool: Any, steps: int, *, deltas: int = 0, journal: Journal 
 
 
 async def marginal(measure: Callable[[int], Awaitable[float]], short: int, long: int) -> float:
-    """Microseconds a step costs between two lengths of run, the best of some rounds."""
-    best = []
+    """Microseconds a step costs between two lengths of run: the best of some rounds of each, subtracted."""
+    shorts, longs = [], []
     for _ in range(ROUNDS):
-        best.append((await measure(long) - await measure(short)) / (long - short))
-    return round(min(best) * 1e6, 1)
+        shorts.append(await measure(short))
+        longs.append(await measure(long))
+    return round((min(longs) - min(shorts)) / (long - short) * 1e6, 1)
 
 
 async def floor(steps: int) -> float:
@@ -93,7 +94,7 @@ async def steps() -> dict[str, Any]:
         rows[f"{name}_us"] = await marginal(lambda n, tool=tool: run_steps(tool, n), 10, 510)  # type: ignore[misc]
     rows["async_5_deltas_us"] = await marginal(lambda n: run_steps(add, n, deltas=5), 10, 510)
     early = await marginal(lambda n: run_steps(add, n), 10, 110)
-    late = await marginal(lambda n: run_steps(add, n), 1000, 1200)
+    late = await marginal(lambda n: run_steps(add, n), 1000, 1500)
     rows["late_over_early"] = round(late / early, 2)
     return rows
 
