@@ -381,7 +381,7 @@ asyncio.run(main())
 
 
 def test_the_folder_must_lie_beneath_the_workspace(tmp_path: Path) -> None:
-    root = tmp_path / "root"
+    root = tmp_path / "workspace"
     (root / "sub").mkdir(parents=True)
     (root / "file").touch()
     (root / "out").symlink_to(tmp_path)
@@ -404,7 +404,7 @@ def test_the_folder_must_lie_beneath_the_workspace(tmp_path: Path) -> None:
         ):
             with pytest.raises(ToolError, match="cwd"):
                 await call("pwd", cwd=cwd)
-        for cwd in ("sub", "in", "sub/.", str(root / "sub"), "../root/sub"):
+        for cwd in ("sub", "in", "sub/.", str(root / "sub"), "../workspace/sub"):
             assert text(await call("pwd", cwd=cwd)).startswith(f"{root / 'sub'}\n")
         assert text(await call("pwd")).startswith(f"{root}\n")
 
