@@ -152,7 +152,6 @@ def clean(text: str) -> str:
 
 
 MAX_DEPTH = 64
-MAX_VALUES = 100_000
 
 
 def clean_json(value: Any, depth: int = 0) -> Any:

@@ -290,11 +290,10 @@ class State(msgspec.Struct, omit_defaults=True):
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
             self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
         details = event.details
-        if isinstance(details, dict) and isinstance(path := details.get("path"), str):
-            if isinstance(digest := details.get("sha256"), str):
+        if isinstance(details, dict):
+            path, digest = details.get("path"), details.get("sha256")
+            if isinstance(path, str) and isinstance(digest, str):
                 self.seen[path] = digest
-            else:
-                self.seen.pop(path, None)
         self._join()
         if not self.pending:
             self._note_repetition()

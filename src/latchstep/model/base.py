@@ -5,7 +5,8 @@ A `Model` holds nothing that matters between calls: whatever it must know is in 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -81,3 +82,14 @@ def with_final_tool(request: Request) -> Request:
     if request.output is None:
         return request
     return replace(request, tools=(*request.tools, final_tool(request.output)), output=None)
+
+
+@asynccontextmanager
+async def answering(model: Model, request: Request) -> AsyncIterator[AsyncIterator[Chunk]]:
+    """The model's stream for a wrapper to read; leaving the block closes it, and with it the connection."""
+    chunks = model.stream(request)
+    if not isinstance(chunks, AsyncGenerator):
+        yield chunks
+        return
+    async with aclosing(chunks):
+        yield chunks

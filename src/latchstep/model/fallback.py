@@ -7,14 +7,13 @@ matters is kept: which model is in use is a hint, and every change is said to wa
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from latchstep.core.chunk import Chunk, Completed, Failed, Switched
 from latchstep.errors import RETRYABLE, DefinitionError, ModelError
-from latchstep.model.base import Model, Request
+from latchstep.model.base import Model, Request, answering
 
 CURABLE = RETRYABLE | {"quota", "auth", "permission", "not_found"}
 """Kinds that lie with a model, its provider or its account. Not so `bad_request`, `filtered` and `context_overflow`:
@@ -51,10 +50,7 @@ class Fallback:
                 yield Switched(old=used, new=name, why=why)
             completed = False
             try:
-                async with AsyncExitStack() as stack:
-                    chunks = self._model(at).stream(asked)
-                    if isinstance(chunks, AsyncGenerator):
-                        await stack.enter_async_context(aclosing(chunks))
+                async with answering(self._model(at), asked) as chunks:
                     async for chunk in chunks:
                         if isinstance(chunk, Completed):
                             completed = True

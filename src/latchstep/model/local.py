@@ -10,7 +10,6 @@ import os
 import secrets
 import threading
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from latchstep.core.chunk import Chunk
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Deadlines
-from latchstep.model.base import Request
+from latchstep.model.base import Request, answering
 from latchstep.model.chat_request import RESERVED
 from latchstep.model.history import check_options
 from latchstep.model.openai_chat import build as build_chat
@@ -61,8 +60,7 @@ class Local:
         """As the Chat wire. Raises ModelError; `not_found` where the weights cannot be loaded."""
         url, key = _address(self._weights)
         wire = build_chat(NAME, f"{url}/v1", key, name=self._name, options=self._options, deadlines=self._deadlines)
-        chunks: Any = wire.stream(request)
-        async with aclosing(chunks):
+        async with answering(wire, request) as chunks:
             async for chunk in chunks:
                 yield chunk
 

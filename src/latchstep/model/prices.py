@@ -7,15 +7,14 @@ first answer, off the event loop, as it takes 0.2 CPU-seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator
 from importlib.util import find_spec
 
 import msgspec
 
 from latchstep.core.chunk import Chunk, Completed
 from latchstep.core.message import Usage
-from latchstep.model.base import Model, Request
+from latchstep.model.base import Model, Request, answering
 
 
 class Priced:
@@ -38,10 +37,7 @@ class Priced:
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """As the inner model, with a cost on its `Completed`."""
-        async with AsyncExitStack() as stack:
-            chunks = self.inner.stream(request)
-            if isinstance(chunks, AsyncGenerator):
-                await stack.enter_async_context(aclosing(chunks))
+        async with answering(self.inner, request) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, Completed) and chunk.cost is None and chunk.usage.total:
                     names = (chunk.model, self._known_as)

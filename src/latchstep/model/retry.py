@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
 from latchstep.core.chunk import Chunk, Completed, Failed
 from latchstep.errors import ModelError
-from latchstep.model.base import Model, Request
+from latchstep.model.base import Model, Request, answering
 
 
 class Retrying:
@@ -53,10 +52,7 @@ class Retrying:
         for attempt in range(1, self._attempts + 1):
             completed = False
             try:
-                async with AsyncExitStack() as stack:
-                    chunks = self.inner.stream(asked)
-                    if isinstance(chunks, AsyncGenerator):
-                        await stack.enter_async_context(aclosing(chunks))
+                async with answering(self.inner, asked) as chunks:
                     async for chunk in chunks:
                         completed = isinstance(chunk, Completed)
                         yield chunk
