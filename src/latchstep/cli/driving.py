@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -101,6 +101,8 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
             await ticking
     if lost is not None:
         return _unheard(session, lost, EXIT[ending.status])
+    for line in _look_there(session):
+        screen.line(screen.style(line, "yellow"))
     closing(ending, time.monotonic() - began, session.id, str(session.journal.directory or "memory"), screen)
     if ending.status not in ("completed", "cancelled"):
         screen.line(f"To go on: {how_to_go_on(session.id)}")
@@ -120,6 +122,9 @@ async def _as_json(session: Session, task: str | None, watch: Show) -> int:
     except OutputLost as error:
         return _unheard(session, error, 1)
     ending, lost = await _follow(session, task, show)
+    with suppress(OutputLost):
+        for line in _look_there(session):
+            put(sys.stderr, f"{line}\n")
     return EXIT[ending.status] if lost is None else _unheard(session, lost, EXIT[ending.status])
 
 
@@ -162,8 +167,8 @@ def how_to_go_on(session_id: str) -> str:
 
 def _opening(screen: Screen, session: Session) -> None:
     kit, mode = session.kit, str(session.kit.setup.get("mode", "ask"))
-    where = printable(str(kit.workspace))
-    screen.line(screen.style(f"{PROGRAM} · {printable(kit.model.name)} · mode {mode} · {where}", "dim"))
+    where, held = printable(str(kit.workspace)), holds(kit.setup)
+    screen.line(screen.style(f"{PROGRAM} · {printable(kit.model.name)} · mode {mode} · {held} · {where}", "dim"))
     if mode == "unconfined":
         screen.line(
             screen.style("unconfined: every command runs unasked, with all your rights and no sandbox.", "bold", "red")
@@ -178,6 +183,24 @@ def _opening(screen: Screen, session: Session) -> None:
             again = "it is safe to repeat, and runs again" if entry.replay == "safe" else _in_doubt(session, entry)
             call = f"{one_line(entry.call.name, 40)} {one_line(summary(entry.call.arguments), 80)}".rstrip()
             screen.line(screen.style(f"  {call}: was running when the process ended; {again}", "yellow"))
+
+
+def holds(setup: dict[str, Any]) -> str:
+    """What holds the commands of a run, in words."""
+    match level := str(setup.get("level", "")):
+        case "":
+            return "no commands"
+        case "none":
+            return "no sandbox"
+        case _:
+            return f"sandbox {level}, {'network of this machine' if setup.get('net') == 'host' else 'no network'}"
+
+
+def _look_there(session: Session) -> Iterator[str]:
+    """What the run left in the workspace that starts by itself, outside of any sandbox."""
+    if lines := session.kit.started_outside():
+        yield "New or changed, and started by git, a shell or an editor that is used here; look before you do:"
+        yield from (f"  {one_line(line, 200)}" for line in lines)
 
 
 def _in_doubt(session: Session, entry: Any) -> str:

@@ -24,8 +24,12 @@ MODES = ("ask", "plan", "edits", "auto", "unconfined")
 
 MODE_HELP = (
     "plan: only reading. ask (default): changes and commands are asked about. edits: files may be changed unasked. "
-    "auto: needs a sandbox. unconfined: nothing is asked, nothing is confined."
+    "auto: nothing is asked, the sandbox confines. unconfined: nothing is asked, nothing is confined."
 )
+SANDBOXES = ("auto", "bubblewrap", "landlock", "none")
+SANDBOX_HELP = "What holds commands; auto (default): the best that works here (see: latchstep doctor)."
+NET_HELP = "Network of commands: none (default), or host, which is all of this machine's."
+CACHE_HELP = "A folder that package managers may use as their cache; give it to nobody else."
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -39,6 +43,9 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
         ),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
         click.option("--allow", multiple=True, metavar="CMD", help="A command that may run unasked, exactly as given."),
+        click.option("--sandbox", type=click.Choice(SANDBOXES), help=SANDBOX_HELP),
+        click.option("--net", metavar="NET", help=NET_HELP),
+        click.option("--cache", type=click.Path(path_type=Path), metavar="DIR", help=CACHE_HELP),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
         click.option("--check", multiple=True, metavar="CMD", help="A command that must pass before it is done."),
         click.option("--json", "as_json", is_flag=True, help="Print one event a line, and nothing else, on stdout."),

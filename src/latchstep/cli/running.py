@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,9 @@ from .asking import ask, can_ask, is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
 
+if TYPE_CHECKING:
+    from latchstep.tool.sandbox import Sandbox
+
 QUIET_SECONDS = 2.0
 """How long a resume waits for commands of the dead process to end."""
 
@@ -37,6 +40,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
     cut: the server's URL held a user, a password or a query, which are not recorded.
+    sandbox: the one that was wanted. level: the one that it was, for the record.
     """
 
     model: str = ""
@@ -46,6 +50,10 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     allow: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
+    sandbox: str = "auto"
+    net: str = "none"
+    cache: str = ""
+    level: str = ""
 
 
 def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool, **options: Any) -> int:
@@ -148,9 +156,18 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, max_steps: Any) -> Setup:
+def asked(
+    base: Setup,
+    *,
+    model: Any,
+    base_url: Any,
+    allow: Any,
+    check: Any,
+    cache: Any = None,
+    **plain: Any,
+) -> Setup:
     """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
-    given: dict[str, Any] = {"mode": mode, "max_steps": max_steps}
+    given: dict[str, Any] = {**plain, "cache": str(folder(cache, "cache", "--cache")) if cache else None}
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
         given |= {"base_url": "", "cut": False}  # the server on record is another service's
@@ -232,20 +249,20 @@ def _first_usable() -> str:
     return offer.example
 
 
-def folder(path: Path) -> Path:
-    """The workspace's real path. Raises DefinitionError."""
+def folder(path: Path, what: str = "workspace", option: str = "--cwd") -> Path:
+    """The real path of the workspace, or of another folder. Raises DefinitionError."""
     shown = printable(str(path))
     try:
         if not path.exists():
-            raise DefinitionError(f"the workspace {shown} does not exist; give another with --cwd DIR")
+            raise DefinitionError(f"the {what} {shown} does not exist; give another with {option} DIR")
         if not path.is_dir():
-            raise DefinitionError(f"the workspace {shown} is not a folder; give one with --cwd DIR")
+            raise DefinitionError(f"the {what} {shown} is not a folder; give one with {option} DIR")
         root = path.resolve()
         str(root).encode()
     except UnicodeEncodeError:
-        raise DefinitionError(f"the path of the workspace, {shown}, is not UTF-8 here; rename it") from None
+        raise DefinitionError(f"the path of the {what}, {shown}, is not UTF-8 here; rename it") from None
     except (OSError, ValueError, RuntimeError) as error:
-        raise DefinitionError(f"the workspace {shown} cannot be opened: {error}") from error
+        raise DefinitionError(f"the {what} {shown} cannot be opened: {error}") from error
     return root
 
 
@@ -282,6 +299,39 @@ def _nothing_left(journal: Journal, as_json: bool) -> None:
         )
 
 
+CONFINING = ("bubblewrap", "landlock")
+
+
+def confinement(
+    root: Path, setup: Setup, directory: Path | None, screen: Screen | None, path: str | None
+) -> Sandbox | None:
+    """The sandbox of a run, tried before anything is recorded; None where no command runs. Raises DefinitionError."""
+    from latchstep.session.blocking import run_blocking
+    from latchstep.tool.probe import best
+    from latchstep.tool.sandbox import Level, Sandbox
+
+    if setup.net not in ("none", "host"):
+        raise DefinitionError(f"--net {printable(setup.net)} is not known; it is none or host")
+    if setup.mode == "plan":
+        return None
+    wanted = setup.sandbox
+    if setup.mode == "unconfined":
+        if wanted in CONFINING:
+            raise DefinitionError(f"mode unconfined has no sandbox; for --sandbox {wanted} use --mode auto")
+        wanted = "none"
+    hidden = (str(directory.parent),) if directory is not None else ()
+    environ = {**os.environ, **({"PATH": path} if path is not None else {})}
+
+    def make(level: Level) -> Sandbox:
+        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ)  # type: ignore[arg-type]
+
+    found, problems = run_blocking(best(make, wanted))
+    if problems and screen is not None:
+        for problem in problems:
+            screen.line(screen.style(f"no sandbox {one_line(problem, 300)}", "yellow"))
+    return found
+
+
 def prepare(
     model: Model, root: Path, setup: Setup, directory: Path | None, screen: Screen | None, *, path: str | None = None
 ) -> tuple[Kit, Rules]:
@@ -289,7 +339,9 @@ def prepare(
     from latchstep.tool.head import head_of
 
     asks = screen is not None and can_ask()
-    policy = preset(setup.mode, setup.allow, asks=asks)  # type: ignore[arg-type]
+    sandbox = confinement(root, setup, directory, screen, path)
+    setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
+    policy = preset(setup.mode, setup.allow, asks=asks, sandboxed=setup.level in CONFINING)  # type: ignore[arg-type]
     kit = coding_kit(
         model,
         root,
@@ -297,6 +349,7 @@ def prepare(
         approve=(lambda question: ask(screen, question)) if screen is not None and asks else None,
         setup=msgspec.to_builtins(setup),
         path=path,
+        sandbox=sandbox,
     )
     kit.head = head_of(root)
     limits = Limits(max_steps=setup.max_steps) if setup.max_steps else Limits()

@@ -23,26 +23,30 @@ MAX_REMEDY = 200
 """Characters of a command that a refusal repeats as what could have been allowed."""
 
 
-def preset(mode: Mode, allow: Collection[str] = (), *, asks: bool = True) -> Callable[[ToolCall, Traits], Verdict]:
+def preset(
+    mode: Mode, allow: Collection[str] = (), *, asks: bool = True, sandboxed: bool = False
+) -> Callable[[ToolCall, Traits], Verdict]:
     """The policy of a mode.
 
     plan: read only. ask: writes and commands are asked about. edits: file edits run, commands are asked
-    about. unconfined: everything runs. allow: commands that run in any mode but `plan`, as exact strings.
+    about. auto: everything runs, in a sandbox. unconfined: everything runs. allow: commands that run in any mode
+    but `plan`, as exact strings.
     asks: False where nobody can be asked: a question becomes a refusal that says what would have allowed it.
+    sandboxed: whether commands are confined by mechanism.
 
-    Raises DefinitionError for an unknown mode, and for `auto`: without a sandbox nothing runs unasked.
+    Raises DefinitionError for an unknown mode, and for `auto` where there is no sandbox: then nothing runs unasked.
     """
     if mode not in get_args(Mode):
         raise DefinitionError(f"there is no mode {mode!r}; modes are {', '.join(get_args(Mode))}")
-    if mode == "auto":
+    if mode == "auto" and not sandboxed:
         raise DefinitionError(
-            "mode 'auto' runs commands unasked inside a sandbox, and this version has no sandbox yet; "
+            "mode 'auto' runs commands unasked inside a sandbox, and none works here (latchstep doctor says why); "
             "use 'ask' with --allow CMD, or 'unconfined' on a machine you can lose"
         )
     allowed = frozenset(allow)
 
     def policy(call: ToolCall, traits: Traits) -> Verdict:
-        if traits.effect == "read" or mode == "unconfined":
+        if traits.effect == "read" or mode in ("auto", "unconfined"):
             return RUN
         if mode == "plan":
             return Verdict("refuse", "mode 'plan' only reads; --mode ask or edits would allow changes", "mode plan")

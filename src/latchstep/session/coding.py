@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .build import build_kit
 from .check import checker
 from .kit import Kit
 from .prompt import coding_prompt
+
+if TYPE_CHECKING:
+    from latchstep.tool.sandbox import Sandbox
 
 
 def coding_kit(
@@ -20,16 +23,19 @@ def coding_kit(
     approve: Callable[..., Any] | None = None,
     setup: dict[str, Any] | None = None,
     path: str | None = None,
+    sandbox: Sandbox | None = None,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
-    path: PATH of the commands, by default ours. The session's `close` ends the spawner and whatever it started.
+    path: PATH of the commands, by default ours. sandbox: what holds them, None for nothing. The session's `close`
+    ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
     from latchstep.tool.seen import Seen
     from latchstep.tool.spawner import Spawner
+    from latchstep.tool.traces import new_or_changed, traces
     from latchstep.tool.workspace import Workspace
 
     workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
@@ -37,7 +43,10 @@ def coding_kit(
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,
         extra={"PATH": path} if path is not None else None,
+        sandbox=sandbox,
     )
+
+    before = traces(str(workspace.root))
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
@@ -57,4 +66,5 @@ def coding_kit(
         setup=setup or {},
         on_open=on_open,
         on_close=on_close,
+        started_outside=lambda: new_or_changed(before, traces(str(workspace.root))),
     )

@@ -37,6 +37,7 @@ class Kit:
     coroutines: names of the tools whose function is `async def`.
     on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
     on_close(): ends what belongs to the session, such as its spawner.
+    started_outside(): what is new since then in the workspace that programs outside start by themselves, as lines.
     """
 
     model: Model
@@ -53,6 +54,7 @@ class Kit:
     head: str = ""
     on_open: Callable[[dict[str, str]], None] = lambda seen: None
     on_close: Callable[[], Awaitable[None]] | None = None
+    started_outside: Callable[[], list[str]] = list
     coroutines: frozenset[str] = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
     specs_json: bytes = field(init=False)

@@ -18,6 +18,7 @@ from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
 from .capture import Capture
+from .explain import explain
 from .link import PATIENCE
 from .outcome import signal_name
 from .show import OUTPUT_LIMIT, show
@@ -74,6 +75,7 @@ def validate(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def bash_tool(spawner: Spawner, workspace_root: Path) -> Tool:
     """The tool for one workspace. Its commands run in `spawner`, which the caller closes."""
+    explained: set[str] = set()
 
     async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
         folder = _beneath(workspace_root, cwd)
@@ -86,7 +88,9 @@ def bash_tool(spawner: Spawner, workspace_root: Path) -> Tool:
             raise
         except ValueError as error:
             raise ToolError(str(error)) from None
-        return _result(ended, capture, timeout)
+        failed = ended.exit_status != 0
+        meaning = explain(ended.head + ended.tail, spawner.sandbox, explained) if failed else ""
+        return _result(ended, capture, timeout, meaning)
 
     return Tool(
         name="bash",
@@ -147,9 +151,12 @@ class _Progress:
             self.tell(text)
 
 
-def _result(ended: Finished, capture: Capture, timeout: float) -> Output:
+def _result(ended: Finished, capture: Capture, timeout: float, meaning: str = "") -> Output:
     status = _status(ended, timeout)
-    content = "\n".join([show(capture), *_background(ended), f"[{status}]"])
+    notes = [f"[{meaning}]"] if meaning else []
+    if ended.restarted:
+        notes.append(f"[{ended.restarted}; what earlier commands had left in the background was ended, /tmp is empty]")
+    content = "\n".join([show(capture), *_background(ended), *notes, f"[{status}]"])
     details = {
         "exit": ended.exit_status,
         "signal": ended.signal,
