@@ -52,14 +52,15 @@ def guards_of(root: str) -> Guards:
     beside: tuple[str, ...] = ()
     if os.path.isfile(git):
         own.append(git)
-        base = _named_by(git) or ""
+        base = _named_by(git, root)
         if not base:
             return Guards((), (), tuple(own), tuple(made), ".git names a folder that does not name it in return")
-        beside = (base,)
+        beside = () if base.startswith(root + "/") else (base,)
     else:
         base = git
     try:
         pins, readonly, placed = _repository(base)
+        pins += _between(root, os.path.dirname(base))[1:] if not beside else []
     except ValueError as error:
         return Guards(beside, (), (*own, base), tuple(made), f"{base} is read-only as a whole: {error}")
     return Guards(beside, tuple(pins), (*own, *readonly), (*made, *placed))
@@ -120,26 +121,27 @@ def _below(base: str) -> Iterator[str]:
                 pending.append(folder)
 
 
-def _named_by(file: str) -> str | None:
-    """The repository that a `.git` file names, if it names the file in return: a file alone could name any other."""
+def _named_by(file: str, root: str) -> str:
+    """The repository that a `.git` file names: one in the workspace, or one that names the file in return, since a
+    file alone could name any other."""
     git = _followed(file, r"gitdir: (.+)")
-    if git is None:
-        return None
+    if not git or git.startswith(root + "/"):
+        return git
     back = _followed(f"{git}/gitdir", r"(.+)")  # a worktree
     if back == os.path.realpath(file):
         return _followed(f"{git}/commondir", r"(.+)")
     tree = _followed(f"{git}/config", r"(?ms)^\[core\][^\[]*?^\s*worktree\s*=\s*([^\n]+)")  # a submodule
-    return git if tree == os.path.dirname(file) else None
+    return git if tree == os.path.dirname(file) else ""
 
 
-def _followed(file: str, pattern: str) -> str | None:
-    """The real path that a small file names (group 1 of the pattern), relative to its folder."""
+def _followed(file: str, pattern: str) -> str:
+    """The real path that a small file names (group 1 of the pattern), relative to its folder; "" for none."""
     try:
         with open(file, "rb") as opened:
             text = os.fsdecode(opened.read(MAX_SMALL))
     except OSError:
-        return None
+        return ""
     found = re.search(pattern, text)
     if found is None:
-        return None
+        return ""
     return os.path.realpath(os.path.join(os.path.dirname(file), found[1].strip()))

@@ -21,6 +21,7 @@ TRIAL = """
 cat {secret} 2>/dev/null && echo " is what a file outside says"
 echo x 2>/dev/null >{secret}
 (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && [ {net} = none ] && echo "the network is there"
+(: >>/proc/sys/kernel/core_pattern) 2>/dev/null && echo "the kernel can be set"
 grep -q "^Seccomp:.2" /proc/self/status || echo "no filter of system calls is loaded"
 grep -q "^CapEff:.0*$" /proc/self/status || echo "rights of root are left"
 exit 0

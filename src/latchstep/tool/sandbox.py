@@ -57,7 +57,7 @@ TOOLCHAINS: dict[str, tuple[str, ...]] = {
     "go/bin": ("go/pkg",),
     ".ghcup/bin": (".ghcup/ghc",),
 }
-"""Folders of the home that programs in a PATH folder of this beginning need. Credentials lie in none of them."""
+"""Folders of a home that programs in a PATH folder of this beginning need. Credentials lie in none of them."""
 
 TMP_BYTES, HOME_BYTES = 4 << 30, 1 << 30
 """Most that /tmp and the home may hold; both are memory."""
@@ -67,6 +67,16 @@ RLIMITS: dict[str, int] = {"CORE": 0, "FSIZE": 16 << 30, "NOFILE": 65_536, "NPRO
 by itself, and the kernel never for root."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+NOT_COVERED: dict[Level, str] = {
+    "bubblewrap": "what you start in the workspace yourself afterwards; holes in the kernel; as root, a fork bomb",
+    "landlock": (
+        "git's hooks and config, which commands can change (a run says so at its end); mode and times of files outside "
+        "whose path is known; names and arguments of other processes; /tmp is refused, and $TMPDIR takes its place; "
+        "what you start in the workspace yourself afterwards; holes in the kernel"
+    ),
+}
+"""What each level does not keep from happening, in words for a person."""
 
 OFFLINE = {"PIP_RETRIES": "0", "npm_config_fetch_retries": "0", "UV_HTTP_RETRIES": "0", "CARGO_NET_RETRY": "0"}
 """So that what cannot succeed fails at once."""
@@ -92,8 +102,10 @@ class Sandbox:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
-        home = self.home
-        if self.level != "none" and (home == self.root or home.startswith(self.root.rstrip("/") + "/")):
+        home, cache = self.home, self.cache
+        if cache and (_within(cache, self.root) or _within(self.root, cache) or _within(home, cache)):
+            raise DefinitionError(f"the cache {cache} must be a folder apart from the workspace and the home")
+        if self.level != "none" and _within(home, self.root):
             raise DefinitionError(
                 f"the workspace {self.root} is your home folder or above it: keys and start files would lie open; "
                 "work in a folder of its own"
@@ -153,7 +165,7 @@ def profile(sandbox: Sandbox) -> Profile:
     path = sandbox.environ.get("PATH", "").split(os.pathsep)
     wanted = [*path, sys.prefix, sys.base_prefix, sandbox.environ.get("VIRTUAL_ENV", "")]
     inside = [folder for folder in (sys.prefix, package) if _within(os.path.realpath(folder), sandbox.root)]
-    readable = _shown([*wanted, *_toolchains(path, home), package], sandbox)
+    readable = _shown([*wanted, *_toolchains(path), package], sandbox)
     guards = guards_of(sandbox.root)
     return Profile(
         readable=tuple(folder for folder in (*readable, *inside) if _reaches(folder, user)),
@@ -182,13 +194,15 @@ def _shown(wanted: Iterable[str], sandbox: Sandbox) -> list[str]:
     return sorted(found)
 
 
-def _toolchains(path: list[str], home: str) -> list[str]:
-    return [
-        f"{home}/{folder}"
-        for beginning, folders in TOOLCHAINS.items()
-        if any(_within(os.path.realpath(entry), f"{home}/{beginning}") for entry in path if entry)
-        for folder in folders
-    ]
+def _toolchains(path: list[str]) -> list[str]:
+    """The folders that programs in these PATH folders need, each under the home that the PATH folder itself names."""
+    found = []
+    for entry in path:
+        for beginning, folders in TOOLCHAINS.items():
+            home, there, _ = f"{entry}/".partition(f"/{beginning}/")
+            if there and home:
+                found += [f"{home}/{folder}" for folder in folders]
+    return found
 
 
 def _within(path: str, folder: str) -> bool:
@@ -235,8 +249,8 @@ def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
             arguments += ["--ro-bind-try", path, path]
     for path in (f"/etc/{name}" for name in ETC) if as_root else ("/etc",):
         arguments += ["--ro-bind-try", path, path]
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", "/run", "--dir", "/var"]
-    arguments += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--symlink", "/tmp", "/var/tmp"]
+    arguments += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--dir", "/run", "--dir", "/var"]
+    arguments += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--size", str(TMP_BYTES), "--tmpfs", "/var/tmp"]
     if len(Path(shown.home).parts) > 1:
         arguments += ["--size", str(HOME_BYTES), "--tmpfs", shown.home]
     if shown.resolver.startswith("/run/"):
