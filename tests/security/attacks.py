@@ -74,7 +74,8 @@ ATTACKS = [
         (15,), "start files", "echo pwned >> @HOME_@/.bashrc", lambda g, e: whole(g.home / ".bashrc") != CONTENT
     ),
     Attack(
-        (16,), "journal", "echo pwned >> @STORE@/journal.jsonl", lambda g, e: whole(g.store / "journal.jsonl") != CONTENT
+        (16,), "journal", "echo pwned >> @STORE@/journal.jsonl",
+        lambda g, e: whole(g.store / "journal.jsonl") != CONTENT,
     ),
     Attack(
         (17,), "a hook", EVIL + "cp evil .git/hooks/pre-commit", ran, PL, "commit --allow-empty -m x"
@@ -137,7 +138,7 @@ ATTACKS = [
     ),
     Attack(
         (50,), "clone3", PY.format(
-            'import ctypes; r = ctypes.CDLL(None, use_errno=True).syscall(435, 0, 0); print("errno", ctypes.get_errno())'
+            'import ctypes; ctypes.CDLL(None, use_errno=True).syscall(435, 0, 0); print("errno", ctypes.get_errno())'
         ), lambda g, e: "errno 38" not in e.out,
     ),
     # not on the list
@@ -167,14 +168,15 @@ ATTACKS = [
     ),
     Attack(
         (), "odd socket families", PY.format(
-            "import socket\nfor family in (40, 38, 17, 31, 44, 15):\n try: socket.socket(family, 3 if family == 17 else 5 "
-            "if family == 38 else 1); print(\"made\", family)\n except OSError as e: pass"
+            "import socket\nfor family, kind in ((40, 1), (38, 5), (17, 3), (31, 1), (44, 3), (15, 3)):\n"
+            " try: socket.socket(family, kind); print(\"made\", family)\n except OSError as e: pass"
         ), says("made"),
     ),
     Attack(
         (), "open by handle", PY.format(
-            'import ctypes, os; l = ctypes.CDLL(None, use_errno=True); l.syscall(304, -100, b"\\x08\\0\\0\\0\\1\\0\\0\\0'
-            '\\2\\0\\0\\0\\0\\0\\0\\0", 0); print("errno", ctypes.get_errno())'
+            'import ctypes; l = ctypes.CDLL(None, use_errno=True); '
+            'l.syscall(304, -100, b"\\x08\\0\\0\\0\\1\\0\\0\\0\\2\\0\\0\\0\\0\\0\\0\\0", 0); '
+            'print("errno", ctypes.get_errno())'
         ), lambda g, e: "errno 1\n" not in e.out and g.identity == "root",
     ),
     Attack(
@@ -189,8 +191,9 @@ ATTACKS = [
         ), lambda g, e: "errno 38" not in e.out, NEVER,
     ),
     Attack(
-        (), "knobs of the kernel", "for f in kernel/core_pattern kernel/modprobe vm/drop_caches fs/binfmt_misc/register; "
-        "do (: >> /proc/sys/$f) && echo set; done; (: >> /proc/sysrq-trigger) && echo set; ls /sys/fs/cgroup && echo set",
+        (), "knobs of the kernel",  # opened for writing, and not written
+        "for f in kernel/core_pattern kernel/modprobe vm/drop_caches fs/binfmt_misc/register; do (: >> /proc/sys/$f) && "
+        "echo set; done; (: >> /proc/sysrq-trigger) && echo set; ls /sys/fs/cgroup && echo set",
         says("set"),
     ),
     Attack(

@@ -214,16 +214,25 @@ class Ground:
         answer = self.ask(do="run", command=command, timeout=timeout, keep=str(keep) if keep else "")
         return Ended(answer["status"], answer["out"], answer["restarted"], answer.get("error", ""), answer["signals"])
 
+    def move(self, root: Path) -> None:
+        """Work in another folder, by another harness."""
+        self.stop()
+        self.root = root
+
     def end_sandbox(self) -> None:
         self.ask(do="close")
 
-    def close(self) -> None:
+    def stop(self) -> None:
         if self.process is not None:
             assert self.process.stdin is not None
             assert self.process.stdout is not None
             self.process.stdin.close()
             self.process.wait(20)
             self.process.stdout.close()
+            self.process = None
+
+    def close(self) -> None:
+        self.stop()
         for listener in (self.tcp, self.udp, self.file_socket, self.abstract_socket):
             listener.close()
         self.shared.unlink(missing_ok=True)

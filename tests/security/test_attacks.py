@@ -6,8 +6,8 @@ nothing.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import re
+from pathlib import Path
 
 import pytest
 
@@ -15,50 +15,27 @@ from latchstep.tool.sandbox import NOT_COVERED
 from latchstep.tool.traces import new_or_changed, traces
 
 from .attacks import ATTACKS, NEVER, Attack
-from .ground import IDENTITIES, LEVELS, Ground, python_for
+from .conftest import Grounds
+from .ground import IDENTITIES, LEVELS, Ground
 
-WEAK_AS_USER = {"open by handle", "/etc/shadow", "knobs of the kernel", "rights",
-                "the spawner's memory", "the spawner's descriptors"}  # fmt: skip
-"""Attacks that need to be root, which a user fails at without any sandbox."""
+ONLY_ROOT = {"open by handle", "/etc/shadow", "knobs of the kernel", "rights", "the spawner's memory",
+             "the spawner's descriptors"}  # fmt: skip
+"""Attacks that a user fails at without any sandbox."""
 MAY_BE_ABSENT = {"ptrace", "user namespace", "odd socket families", "io_uring", "calls of the x32 table", "TCP",
-                 "environment of the parent", "environment of everybody", "clone with CLONE_NEWUSER"}  # fmt: skip
+                 "environment of the parent", "environment of everybody", "clone with CLONE_NEWUSER",
+                 "knobs of the kernel", "open by handle"}  # fmt: skip
 """What the machine itself may forbid."""
 
 
-@pytest.fixture(scope="module")
-def grounds() -> Iterator[dict[tuple[str, str], Ground | str]]:
-    made: dict[tuple[str, str], Ground | str] = {}
-    yield made
-    for ground in made.values():
-        if isinstance(ground, Ground):
-            ground.close()
-
-
-def ground_of(grounds: dict[tuple[str, str], Ground | str], identity: str, level: str) -> Ground:
-    """The ground, made when it is first used. Skips, and says why, where this level does not work here."""
-    key = (identity, level)
-    if key not in grounds:
-        if python_for(identity) is None:
-            grounds[key] = f"no Python here that a {identity} could run"
-        else:
-            ground = Ground(identity, level)
-            problem = ground.ask(do="trial").get("problem", "") if level != "none" else ""
-            grounds[key] = problem or ground
-            if problem:
-                ground.close()
-    found = grounds[key]
-    if isinstance(found, str):
-        pytest.skip(f"level {level} as {identity}: {found}")
-    return found
+def name_of(attack: Attack) -> str:
+    return "-".join([*map(str, attack.rows), attack.name.replace(" ", "_")])
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda it: "-".join([*map(str, it.rows), it.name.replace(" ", "_")]))
-def test_an_attack_does_not_reach_its_goal(
-    attack: Attack, identity: str, level: str, grounds: dict[tuple[str, str], Ground | str]
-) -> None:
-    ground = ground_of(grounds, identity, level)
+@pytest.mark.parametrize("attack", ATTACKS, ids=name_of)
+def test_an_attack_does_not_reach_its_goal(attack: Attack, identity: str, level: str, ground_of: Grounds) -> None:
+    ground = ground_of(identity, level)
     ground.restore()
     before = traces(str(ground.root))
     try:
@@ -69,10 +46,10 @@ def test_an_attack_does_not_reach_its_goal(
         after = traces(str(ground.root))
         honest = ground.run("echo fine > honest && cat honest && python3 -c 'print(40 + 2)'")
     finally:
-        _put_back(ground, attack)
+        put_back(ground, attack)
     assert (honest.status, honest.out) == (0, "fine\n42\n"), "honest work still works"
     if level == "none" and attack.escapes is not NEVER:
-        weak = identity == "user" and attack.name in WEAK_AS_USER
+        weak = identity == "user" and attack.name in ONLY_ROOT
         assert reached or weak or attack.name in MAY_BE_ABSENT, f"the attack itself does not work: {ended}"
     elif level not in attack.escapes:
         assert not reached, ended
@@ -80,22 +57,45 @@ def test_an_attack_does_not_reach_its_goal(
         assert new_or_changed(before, after), "what the level lets through is listed at the end of the run"
 
 
-def _put_back(ground: Ground, attack: Attack) -> None:
+def put_back(ground: Ground, attack: Attack) -> None:
     (ground.base / "ran").unlink(missing_ok=True)
     ground.restore()
-    if ".git" in attack.script or "git " in attack.script or ".latchstep" in attack.script:
+    if "git" in attack.script or ".latchstep" in attack.script:
         ground.end_sandbox()
-        ground.run_outside("rm -rf .git .latchstep x forged && git init -q . && git config core.hooksPath .git/hooks")
+        ground.run_outside("rm -rf .git .latchstep x forged && git init -q .")
         ground.git("commit", "-q", "--allow-empty", "-m", "first")
     ground.clean()
 
 
+ELSEWHERE = {
+    20: "test_new_repositories_hooks_and_settings_are_listed_at_the_end",
+    29: "test_a_daemon_ends_with_the_sandbox",
+    34: "test_file_tools_open_regular_files_only_and_not_too_large_ones",
+    35: "test_processes_files_and_dumps_are_bounded",
+    36: "test_a_look_at_a_hostile_repository_runs_nothing",
+    37: "test_no_command_is_allowed_by_its_name",
+    38: "test_no_command_is_allowed_by_its_name",
+    39: "test_no_command_is_allowed_by_its_name",
+    40: "test_no_command_is_allowed_by_its_name",
+    41: "test_what_is_shown_for_approval_is_escaped_and_whole",
+    42: "test_what_is_shown_for_approval_is_escaped_and_whole",
+    43: "test_what_is_shown_for_approval_is_escaped_and_whole",
+    44: "test_what_is_shown_for_approval_is_escaped_and_whole",
+    45: "test_a_grant_is_bound_to_the_exact_arguments",
+    46: "test_a_link_that_is_swapped_while_a_file_is_written_leads_nowhere",
+    48: "test_a_guard_that_the_host_detached_is_set_up_again_before_the_next_command",
+    51: "test_output_that_a_command_forges_or_truncates_stays_on_record",
+}
+"""Rows that no script with a goal tells, and the tests of them."""
+
+
 def test_every_row_of_the_list_is_tried() -> None:
-    elsewhere = {20, 29, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 48, 51}
-    assert {row for attack in ATTACKS for row in attack.rows} | elsewhere == set(range(1, 52))
+    assert {row for attack in ATTACKS for row in attack.rows} | set(ELSEWHERE) == set(range(1, 52))
+    text = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    defined = set(re.findall(r"^(?:async )?def (test_\w+)", text, re.M))
+    assert set(ELSEWHERE.values()) <= defined
 
 
 def test_what_landlock_lets_through_is_said() -> None:
-    for word in ("hooks", "mode and times", "arguments of other processes"):
+    for word in ("hooks", "mode and times", "arguments of other processes", "shared memory"):
         assert word in NOT_COVERED["landlock"]
-    assert os.geteuid() >= 0

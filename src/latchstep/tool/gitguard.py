@@ -23,6 +23,9 @@ GUARDED_WORKTREE = ("config.worktree", "commondir", "gitdir")
 OWN = ".latchstep"
 """Beginning of the names of our own configuration. A folder of just this name is held where there is none."""
 
+OURS = 1
+"""Time of last change (seconds) of what a sandbox put there, by which another one knows it."""
+
 MAX_DIRECTORIES = 200
 """Git directories (modules, worktrees) of one repository; beyond it the whole is read-only."""
 MAX_SMALL = 4096
@@ -45,7 +48,7 @@ def guards_of(root: str) -> Guards:
     """The guards of a workspace, from what is there now."""
     names = {OWN, *_own(root)}
     own = [path for name in sorted(names) if not os.path.islink(path := f"{root}/{name}")]
-    made: list[tuple[str, bytes | None]] = [(path, None) for path in own if not os.path.exists(path)]
+    made: list[tuple[str, bytes | None]] = [(path, None) for path in own if _is_ours(path)]
     git = f"{root}/.git"
     if os.path.islink(git) or not os.path.exists(git):
         return Guards((), (), tuple(own), tuple(made))
@@ -82,9 +85,17 @@ def _repository(base: str) -> tuple[list[str], list[str], list[tuple[str, bytes 
             full = f"{path}/{name}"
             pins.update(dict.fromkeys(_between(base, os.path.dirname(full))))
             readonly.append(full)
-            if not os.path.exists(full):
+            if _is_ours(full):
                 made.append((full, GUARDED.get(name, b"")))
     return list(pins), readonly, made
+
+
+def _is_ours(path: str) -> bool:
+    """Whether nothing of the person's is there."""
+    try:
+        return int(os.lstat(path).st_mtime) == OURS
+    except OSError:
+        return True
 
 
 def _own(root: str) -> Iterator[str]:

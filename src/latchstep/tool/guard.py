@@ -16,6 +16,7 @@ import select
 import sys
 
 from latchstep.tool import proctable, toolslock
+from latchstep.tool.gitguard import OURS
 from latchstep.tool.proctable import MARK
 from latchstep.tool.spawnd import CONNECTION, IGNORED, LIFE, OWNER, PLAN, SIGNALS, Worker, read_all
 
@@ -158,6 +159,7 @@ def place(plan: dict[str, Any]) -> list[tuple[int, str, bytes | None]]:
                 os.close(fd)
             if plan["user"]:
                 os.chown(path, *plan["user"])
+            os.utime(path, (OURS, OURS))
         except FileExistsError:  # another session's, which is to live as long as ours
             pass
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -175,11 +177,12 @@ def remove(plan: dict[str, Any], placed: list[tuple[int, str, bytes | None]]) ->
     for fd, path, content in placed:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(fd), os.lstat(path)):
+            status = os.lstat(path)
+            if not os.path.samestat(os.fstat(fd), status) or int(status.st_mtime) != OURS:
                 continue
             if content is None:
                 os.rmdir(path)
-            elif os.read(fd, 16) == content:
+            else:
                 os.unlink(path)
         except OSError:
             continue
@@ -205,6 +208,7 @@ def become(plan: dict[str, Any]) -> None:
         _, hard = resource.getrlimit(number)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(number, (most, most))
+    proctable.prctl(4, 1)  # PR_SET_DUMPABLE, without which the next file is not ours; nothing runs beside us yet
     try:
         with open("/proc/self/oom_score_adj", "w") as file:  # memory that runs out is taken from commands first
             file.write("800")
@@ -236,7 +240,7 @@ def confine(plan: dict[str, Any], lock_path: bytes) -> bytes:
 def enter_bubblewrap(plan: dict[str, Any], token: bytes, lock: int, worker_holds: int) -> None:
     """Become bubblewrap, whose first process is the worker. Never returns."""
     command = [plan["python"], "-I", "-S", "-B", "-c", BOOT, plan["source"], "serve_inside"]
-    command += [os.fsdecode(token), *plan["readonly"]]
+    command += [os.fsdecode(token), "host" if plan["net"] else "none", *plan["readonly"]]
     arguments = [*plan["arguments"], "--seccomp", str(FILTER)]
     given = {
         LIFE: worker_holds,
@@ -269,8 +273,12 @@ def _file(data: bytes) -> int:
     return fd
 
 
-def serve_inside(token: bytes, *readonly: bytes) -> None:
+def serve_inside(token: bytes, net: bytes, *readonly: bytes) -> None:
     """The worker as the first process of a namespace: when it ends, everything does. Its end closes the pipe."""
+    if net == b"host":
+        from latchstep.tool import landlock
+
+        landlock.hide_abstract_sockets()
     keep_descriptors(LOCK)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)

@@ -86,6 +86,17 @@ def restrict(rules: list[tuple[str, int]], net: bool) -> None:
     os.close(ruleset)
 
 
+def hide_abstract_sockets() -> None:
+    """Those of the host's processes, which its network brings with it. Where the kernel cannot, they stay."""
+    attributes = (ctypes.c_uint64 * 3)(0, 0, 1)
+    try:
+        ruleset = _call(CREATE, attributes, ctypes.c_size_t(24), 0)
+        _call(RESTRICT, ruleset, 0)
+        os.close(ruleset)
+    except OSError:
+        pass
+
+
 def filter_calls(program: bytes) -> None:
     """Load a seccomp filter. Raises OSError."""
     lines = ctypes.create_string_buffer(program, len(program))

@@ -72,8 +72,8 @@ NOT_COVERED: dict[Level, str] = {
     "bubblewrap": "what you start in the workspace yourself afterwards; holes in the kernel; as root, a fork bomb",
     "landlock": (
         "git's hooks and config, which commands can change (a run says so at its end); mode and times of files outside "
-        "whose path is known; names and arguments of other processes; /tmp is refused, and $TMPDIR takes its place; "
-        "what you start in the workspace yourself afterwards; holes in the kernel"
+        "whose path is known; names and arguments of other processes; shared memory of System V; /tmp is refused, and "
+        "$TMPDIR takes its place; what you start in the workspace yourself afterwards; holes in the kernel"
     ),
 }
 """What each level does not keep from happening, in words for a person."""
