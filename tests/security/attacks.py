@@ -192,7 +192,7 @@ ATTACKS = [
     ),
     Attack(
         (), "knobs of the kernel",  # opened for writing, and not written
-        "for f in kernel/core_pattern kernel/modprobe vm/drop_caches fs/binfmt_misc/register; do (: >> /proc/sys/$f) && "
+        "for f in kernel/core_pattern kernel/modprobe vm/drop_caches; do (: >> /proc/sys/$f) && "
         "echo set; done; (: >> /proc/sysrq-trigger) && echo set; ls /sys/fs/cgroup && echo set",
         says("set"),
     ),

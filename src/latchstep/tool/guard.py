@@ -193,14 +193,16 @@ def remove(plan: dict[str, Any], placed: list[tuple[int, str, bytes | None]]) ->
 
 def become(plan: dict[str, Any]) -> None:
     """Take the user and the bounds that commands have."""
+    if plan["level"] == "none":
+        return
+    import resource  # while we can reach it: the user may not
+
+    if plan["level"] == "landlock":
+        from latchstep.tool import landlock  # noqa: F401
     if user := plan.get("user"):
         os.setgroups([])
         os.setresgid(user[1], user[1], user[1])
         os.setresuid(user[0], user[0], user[0])
-    if plan["level"] == "none":
-        return
-    import resource
-
     for name, most in plan["limits"].items():
         if name == "NPROC" and plan["level"] != "bubblewrap":
             continue  # it would count everything that the user has running
