@@ -15,6 +15,7 @@ import pytest
 
 from latchstep.journal.store import Store
 from tests.cli.cli_kit import (
+    BARE,
     DEEP,
     PATIENCE,
     Done,
@@ -87,7 +88,7 @@ def test_a_signal_while_the_model_speaks_keeps_what_is_whole(tmp_path: Path) -> 
 
 def test_a_signal_while_a_check_runs(home: Home) -> None:
     with StrictChat([edit("a", "x"), text_answer("Done.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--mode", "edits", "--check", DEEP)
+        process = home.start("run", "go", "--base-url", server.url, "--mode", "edits", "--check", DEEP, *BARE)
         pids = three_pids(home)
         is_cancelled(home, stop(process, signal.SIGTERM), "SIGTERM")
     assert not any(alive(pid) for pid in pids)
@@ -119,7 +120,7 @@ def test_the_second_interrupt_leaves_at_once_and_the_run_can_be_resumed(tmp_path
 
 def test_killed_in_a_command_the_resume_says_so_and_nothing_is_left(home: Home) -> None:
     with StrictChat([bash(DEEP), text_answer("I will look first.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--allow", DEEP)
+        process = home.start("run", "go", "--base-url", server.url, "--allow", DEEP, *BARE)
         pids = three_pids(home)
         process.kill()
         process.communicate(timeout=PATIENCE)
@@ -317,7 +318,7 @@ def test_show_to_a_reader_that_goes_away_is_quiet(home: Home) -> None:
 def test_a_terminal_that_hangs_up_ends_the_run(home: Home) -> None:
     with (
         StrictChat([bash(DEEP)]) as server,
-        Terminal(home, "run", "go", "--base-url", server.url, "--allow", DEEP) as it,
+        Terminal(home, "run", "go", "--base-url", server.url, "--allow", DEEP, *BARE) as it,
     ):
         pids = three_pids(home)
         it.hang_up()

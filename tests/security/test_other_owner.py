@@ -61,7 +61,9 @@ def test_commands_run_as_the_owner_of_the_workspace(level: Level, theirs: Path, 
     uid, groups, *_ = ended.head.decode().split("\n")
     assert (uid, groups.split()) == (str(STRANGER), [str(STRANGER)])
     assert (theirs / "made").stat().st_uid == STRANGER
-    ended = run(sandbox, "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m m && git log")
+    ended = run(
+        sandbox, "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m m && git log"
+    )
     assert ended.exit_status == 0, ended
     ended = run(sandbox, "echo x > .git/hooks/pre-commit; git status && git -c user.name=a -c user.email=a@b "
                 "commit -q --allow-empty -m more && echo done")  # fmt: skip
@@ -77,6 +79,6 @@ def test_what_file_tools_make_there_is_the_owners(theirs: Path) -> None:
 
 def test_where_the_owner_reaches_no_python_it_is_said(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandboxes, "PYTHONS", ())
-    monkeypatch.setattr(sandboxes.sys, "_base_executable", "/root/python")
+    monkeypatch.setattr(sandboxes.sys, "_base_executable", "/nowhere/python")
     with pytest.raises(DefinitionError, match="reaches no Python"):
         profile(Sandbox("bubblewrap", str(theirs)))

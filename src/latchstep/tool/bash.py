@@ -88,8 +88,7 @@ def bash_tool(spawner: Spawner, workspace_root: Path) -> Tool:
             raise
         except ValueError as error:
             raise ToolError(str(error)) from None
-        failed = ended.exit_status != 0
-        meaning = explain(ended.head + ended.tail, spawner.sandbox, explained) if failed else ""
+        meaning = explain(ended.head + ended.tail, spawner.sandbox, explained)
         return _result(ended, capture, timeout, meaning)
 
     return Tool(

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .guard import OURS
+
 GUARDED: dict[str, bytes | None] = {
     "config": b"",
     "config.worktree": b"",
@@ -22,9 +24,6 @@ GUARDED: dict[str, bytes | None] = {
 GUARDED_WORKTREE = ("config.worktree", "commondir", "gitdir")
 OWN = ".latchstep"
 """Beginning of the names of our own configuration. A folder of just this name is held where there is none."""
-
-OURS = 1
-"""Time of last change (seconds) of what a sandbox put there, by which another one knows it."""
 
 MAX_DIRECTORIES = 200
 """Git directories (modules, worktrees) of one repository; beyond it the whole is read-only."""

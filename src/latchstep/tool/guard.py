@@ -16,7 +16,6 @@ import select
 import sys
 
 from latchstep.tool import proctable, toolslock
-from latchstep.tool.gitguard import OURS
 from latchstep.tool.proctable import MARK
 from latchstep.tool.spawnd import CONNECTION, IGNORED, LIFE, OWNER, PLAN, SIGNALS, Worker, read_all
 
@@ -31,6 +30,9 @@ if TYPE_CHECKING:  # `typing` costs 3 ms of the start
 
 FILTER, ARGUMENTS, LOCK = 5, 6, 7
 """Descriptors that bubblewrap is given, beside requests and the end of a pipe that tells of the worker's end."""
+
+OURS = 1
+"""Time of last change (seconds) of what a sandbox put somewhere, by which another one knows it."""
 
 LAST_WATCH = """
 read -r _
