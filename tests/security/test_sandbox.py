@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from latchstep.tool import sandbox
 from latchstep.tool.gitguard import MAX_DIRECTORIES, guards_of
+from latchstep.tool.probe import trial
+from latchstep.tool.sandbox import Sandbox
 from latchstep.tool.traces import new_or_changed, traces
 
 from .conftest import Grounds, make
@@ -285,6 +289,59 @@ def test_a_repository_of_too_many_parts_is_read_only(tmp_path: Path) -> None:
     for number in range(10 * MAX_DIRECTORIES + 1):
         (tmp_path / f".git/modules/m{number}").mkdir(parents=True)
     assert "too many folders" in guards_of(str(tmp_path)).note
+
+
+@anybody
+def test_hooks_and_settings_that_git_takes_from_the_workspace_are_guarded(identity: str) -> None:
+    with fresh(identity) as ground:
+        ground.run_outside("mkdir -p tools/hooks && touch shared.gitconfig")
+        ground.git("config", "core.hooksPath", "tools/hooks")
+        ground.git("config", "include.path", "../shared.gitconfig")
+        ground.git("config", "--add", "include.path", "../conf/absent")
+        ground.run(
+            "echo evil > tools/hooks/pre-commit; echo evil > shared.gitconfig; mv tools t2; rm shared.gitconfig; "
+            "mkdir -p conf; echo evil > conf/absent; mv conf c2; echo fine > tools/other"
+        )
+        assert (ground.root / "tools/other").exists()
+        assert not (ground.root / "tools/hooks/pre-commit").exists()
+        for name in ("shared.gitconfig", "conf/absent"):
+            assert (ground.root / name).read_text() == "", name
+        ground.end_sandbox()
+        assert not (ground.root / "conf/absent").exists()
+        assert (ground.root / "shared.gitconfig").exists()
+
+
+def test_a_link_that_is_put_there_while_the_sandbox_is_set_up_is_not_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another session in the same workspace could do it: after the look, before the mount."""
+    program = next((path for path in sandbox.BUBBLEWRAP if os.path.exists(path)), None)
+    root, target = tmp_path / "ws", tmp_path / "target"
+    for folder in (root, target):
+        folder.mkdir()
+    subprocess.run(["git", "init", "-q", root], check=True)
+    if program is None or (problem := asyncio.run(trial(Sandbox("bubblewrap", str(root))))):
+        pytest.skip(problem if program else "there is no bubblewrap")
+    between = tmp_path / "bwrap"
+    between.write_text(
+        f'#!/bin/sh\nmv {root}/.git/info {root}/i2; ln -s {target} {root}/.git/info\nexec {program} "$@"\n'
+    )
+    between.chmod(0o755)
+    monkeypatch.setattr(sandbox, "BUBBLEWRAP", (str(between),))
+    problem = asyncio.run(trial(Sandbox("bubblewrap", str(root))))
+    assert ".git/info" in problem
+    assert "replaced while the sandbox was set up" in problem or "Can't" in problem
+    assert list(target.iterdir()) == []
+
+
+def test_traces_wait_for_nothing_and_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".envrc")
+    (tmp_path / ".exrc").symlink_to("/dev/zero")
+    deep = tmp_path / ".vscode"
+    for _ in range(500):
+        deep = deep / "d"
+    os.makedirs(deep)
+    assert set(traces(str(tmp_path))) == {".envrc", ".exrc"}
 
 
 # -- everyday work ------------------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def confinement(
         if wanted in CONFINING:
             raise DefinitionError(f"mode unconfined has no sandbox; for --sandbox {wanted} use --mode auto")
         wanted = "none"
-    hidden = (str(directory.parent),) if directory is not None else ()
+    hidden = (str(directory.parents[1]),) if directory is not None else ()
     environ = {**os.environ, **({"PATH": path} if path is not None else {})}
 
     def make(level: Level) -> Sandbox:

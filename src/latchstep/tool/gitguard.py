@@ -28,6 +28,10 @@ OWN = ".latchstep"
 MAX_DIRECTORIES = 200
 """Git directories (modules, worktrees) of one repository; beyond it the whole is read-only."""
 MAX_SMALL = 4096
+MAX_CONFIG = 1 << 20
+"""Bytes of a config that are looked through."""
+
+SETTING = re.compile(r'(?im)^[ \t]*(hookspath|path|attributesfile)[ \t]*=[ \t]*"?([^"\n;#]+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,10 @@ def guards_of(root: str) -> Guards:
         base = git
     try:
         pins, readonly, placed = _repository(base)
+        for path, content in _in_workspace(root, base):
+            pins += _between(root, os.path.dirname(path))[1:]
+            readonly.append(path)
+            placed += [(path, content)] if _is_ours(path) else []
         pins += _between(root, os.path.dirname(base))[1:] if not beside else []
     except ValueError as error:
         return Guards(beside, (), (*own, base), tuple(made), f"{base} is read-only as a whole: {error}")
@@ -87,6 +95,23 @@ def _repository(base: str) -> tuple[list[str], list[str], list[tuple[str, bytes 
             if _is_ours(full):
                 made.append((full, GUARDED.get(name, b"")))
     return list(pins), readonly, made
+
+
+def _in_workspace(root: str, base: str) -> Iterator[tuple[str, bytes | None]]:
+    """What git's settings take from the workspace itself: a folder of hooks, further settings, attributes."""
+    home = os.path.expanduser("~")
+    for file in (f"{base}/config", f"{home}/.gitconfig", f"{home}/.config/git/config"):
+        try:
+            with open(file, "rb") as opened:
+                text = os.fsdecode(opened.read(MAX_CONFIG))
+        except OSError:
+            continue
+        for name, value in SETTING.findall(text):
+            start = os.path.dirname(file) if name.lower() == "path" else root
+            path = os.path.normpath(os.path.join(start, os.path.expanduser(value.strip())))
+            inside = path.startswith(root + "/") and not path.startswith((base + "/", f"{root}/.git/"))
+            if inside and os.path.realpath(path) == path:
+                yield path, None if name.lower() == "hookspath" else b""
 
 
 def _is_ours(path: str) -> bool:

@@ -184,7 +184,7 @@ def remove(plan: dict[str, Any], placed: list[tuple[int, str, bytes | None]]) ->
                 continue
             if content is None:
                 os.rmdir(path)
-            else:
+            elif os.read(fd, 16) == content:
                 os.unlink(path)
         except OSError:
             continue
@@ -244,7 +244,9 @@ def confine(plan: dict[str, Any], lock_path: bytes) -> bytes:
 def enter_bubblewrap(plan: dict[str, Any], token: bytes, lock: int, worker_holds: int) -> None:
     """Become bubblewrap, whose first process is the worker. Never returns."""
     command = [plan["python"], "-I", "-S", "-B", "-c", BOOT, plan["source"], "serve_inside"]
-    command += [os.fsdecode(token), "host" if plan["net"] else "none", *plan["readonly"]]
+    command += [os.fsdecode(token), "host" if plan["net"] else "none"]
+    for path in (*plan["pins"], *plan["readonly"]):
+        command += [path, identity(path), "readonly" if path in plan["readonly"] else "pin"]
     arguments = [*plan["arguments"], "--seccomp", str(FILTER)]
     given = {
         LIFE: worker_holds,
@@ -270,6 +272,12 @@ def enter_bubblewrap(plan: dict[str, Any], token: bytes, lock: int, worker_holds
         os._exit(1)
 
 
+def identity(path: str | bytes) -> str:
+    """Which file or folder this is; a link is none that can be held."""
+    status = os.lstat(path)
+    return "a link" if status.st_mode & 0o170000 == 0o120000 else f"{status.st_dev}:{status.st_ino}"
+
+
 def _file(data: bytes) -> int:
     fd = os.memfd_create("latchstep")
     os.write(fd, data)
@@ -277,8 +285,16 @@ def _file(data: bytes) -> int:
     return fd
 
 
-def serve_inside(token: bytes, net: bytes, *readonly: bytes) -> None:
-    """The worker as the first process of a namespace: when it ends, everything does. Its end closes the pipe."""
+def serve_inside(token: bytes, net: bytes, *held: bytes) -> None:
+    """The worker as the first process of a namespace: when it ends, everything does. Its end closes the pipe.
+
+    held: path, identity and kind of each mount. Whoever else writes in the workspace could have put a link there
+    between the look and the mount, so each is looked at once more, from inside.
+    """
+    for path, known in zip(held[::3], held[1::3], strict=True):
+        if identity(path).encode() != known:
+            sys.exit(f"{os.fsdecode(path)} was replaced while the sandbox was set up")
+    readonly = tuple(path for path, kind in zip(held[::3], held[2::3], strict=True) if kind == b"readonly")
     if net == b"host":
         from latchstep.tool import landlock
 

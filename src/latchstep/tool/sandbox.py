@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from latchstep.errors import DefinitionError
 
@@ -21,7 +21,6 @@ from .gitguard import Guards, guards_of
 
 Level = Literal["bubblewrap", "landlock", "none"]
 Net = Literal["none", "host"]
-LEVELS: tuple[Level, ...] = get_args(Level)
 
 SYSTEM = ("/usr", "/opt", "/nix/store", "/gnu/store")
 MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -182,7 +181,11 @@ def profile(sandbox: Sandbox) -> Profile:
 def _shown(wanted: Iterable[str], sandbox: Sandbox) -> list[str]:
     """Of these folders the ones to show: not in the system's, not in the workspace, and none that holds more than
     programs: the home, what lies above it, a store of sessions."""
-    private = [sandbox.home, *map(os.path.realpath, sandbox.hidden)]
+    private = [
+        sandbox.home,
+        os.path.realpath(os.path.expanduser(f"~{_name(os.geteuid())}")),
+        *map(os.path.realpath, sandbox.hidden),
+    ]
     found: dict[str, None] = {}
     for folder in wanted:
         real = os.path.realpath(folder)
@@ -268,7 +271,7 @@ def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
     for path, how in sorted(dict(guards).items(), key=lambda item: item[0].count("/")):
         arguments += [how, path, path]
     for path in shown.hidden:
-        if any(_within(path, writable) for writable in shown.writable):
+        if any(_within(path, folder) for folder in (*shown.writable, *SYSTEM)):
             arguments += ["--perms", "0555", "--tmpfs", path]
     return [*arguments, "--remount-ro", "/", "--chdir", "/"]
 
@@ -285,8 +288,9 @@ def _above(path: str, root: str) -> list[str]:
 
 def rules(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[tuple[str, int]]:
     """What Landlock lets commands do, by path. The private folder for /tmp and the home is added by who makes it."""
-    if blocked := [path for path in shown.hidden if any(_within(path, writable) for writable in shown.writable)]:
-        raise DefinitionError(f"Landlock cannot hide {blocked[0]}, which lies in the workspace")
+    for path in (*shown.hidden, shown.home):
+        if above := [folder for folder in (*shown.writable, *SYSTEM) if _within(path, folder)]:
+            raise DefinitionError(f"Landlock cannot hide {path}, which lies in {above[0]}")
     etc = [f"/etc/{name}" for name in ETC] if as_root else ["/etc"]
     read = [*SYSTEM, *MERGED, *etc, *shown.readable, "/proc"] + ([shown.resolver] if shown.resolver else [])
     found = [(path, landlock.READ) for path in read if os.path.exists(path)]
@@ -334,6 +338,7 @@ def plan(sandbox: Sandbox) -> dict[str, Any]:
         **told,
         "program": program,
         "arguments": bubblewrap(sandbox, shown, as_root=as_root),
+        "pins": list(shown.guards.pins),
         "readonly": list(shown.guards.readonly),
         "made": list(shown.guards.made),
     }

@@ -68,6 +68,14 @@ VALUES: tuple[tuple[str, int, int, int, tuple[int, ...]], ...] = (
 """Refused where an argument is one of these."""
 
 SOCKET = (41, 198)
+DATAGRAM_PAIR = (
+    "socketpair",
+    53,
+    199,
+    1,
+    tuple(kind | more for kind in (2, 3) for more in (0, 0x800, 0x80000, 0x80800)),
+)
+"""A pair of datagram sockets: each can also send to any socket that has a path. Refused where AF_UNIX is."""
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, ERROR, KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -86,7 +94,7 @@ def _checks(column: int, families: Collection[int]) -> Iterator[bytes]:
     for _, intel, arm, place, mask in BITS:
         if (number := (intel, arm)[column]) is not None:
             yield _when(number, place, [_line(ANY_BIT, mask, 0, 1), _line(RETURN, ERROR | EPERM)])
-    for _, intel, arm, place, values in VALUES:
+    for _, intel, arm, place, values in (*VALUES, *([] if AF_UNIX in families else [DATAGRAM_PAIR])):
         lines = [line for value in values for line in (_line(EQUAL, value, 0, 1), _line(RETURN, ERROR | EPERM))]
         yield _when((intel, arm)[column], place, lines)
     known = [line for family in sorted(families) for line in (_line(EQUAL, family, 0, 1), _line(RETURN, ALLOW))]

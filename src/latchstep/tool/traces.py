@@ -10,6 +10,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 NAMES = frozenset(
     {".envrc", ".vscode", ".idea", ".devcontainer", ".gitmodules", ".mise.toml", "mise.toml", ".zed", ".nvim.lua",
@@ -21,6 +22,8 @@ IN_GIT = ("config", "config.worktree", "commondir", "info/attributes", "hooks", 
 
 MAX_ENTRIES = 20_000
 """Files and folders that are looked at, the upper ones first."""
+MAX_FILES, MAX_DEPTH = 1_000, 8
+"""Of a folder among `NAMES`."""
 MAX_NAMED = 20
 
 Traces = dict[str, str]
@@ -35,7 +38,7 @@ def traces(root: str) -> Traces:
         folder = pending.popleft()
         try:
             with os.scandir(folder) as listed:
-                entries = list(listed)
+                entries = list(islice(listed, MAX_ENTRIES + 1))
         except OSError:
             continue
         seen += len(entries)
@@ -80,23 +83,28 @@ def _of_git(root: str, git: str) -> Iterator[tuple[str, str]]:
                 yield path, what
 
 
-def _files(root: str, path: str) -> Iterator[tuple[str, str]]:
-    """A file, or all files of a folder, each with a hash of its content."""
+def _files(root: str, path: str, depth: int = MAX_DEPTH) -> Iterator[tuple[str, str]]:
+    """A file, or the files of a folder, each with a hash of its content. Never waits, whatever lies there."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISDIR(mode):
             with os.scandir(path) as entries:
-                below = sorted(entry.path for entry in entries)[:MAX_NAMED]
-            for entry in below:
-                yield from _files(root, entry)
+                below = sorted(entry.path for entry in islice(entries, MAX_FILES))
+            for entry in below if depth else ():
+                yield from _files(root, entry, depth - 1)
             return
-        content = os.fsencode(os.readlink(path)) if stat.S_ISLNK(mode) else b""
-        if stat.S_ISREG(mode):
-            with open(path, "rb") as file:
-                content = file.read(1 << 20)
-        yield os.path.relpath(path, root), hashlib.sha256(content).hexdigest()
+        content = (
+            os.fsencode(os.readlink(path)) if stat.S_ISLNK(mode) else _content(path) if stat.S_ISREG(mode) else b""
+        )
     except OSError:
         return
+    yield os.path.relpath(path, root), hashlib.sha256(content).hexdigest()
+
+
+def _content(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(fd, "rb", buffering=0) as file:
+        return file.read(1 << 20) or b""
 
 
 PLACEHOLDERS = {hashlib.sha256(content).hexdigest() for content in (b"", b".\n")}
