@@ -319,7 +319,8 @@ def confinement(
         if wanted in CONFINING:
             raise DefinitionError(f"mode unconfined has no sandbox; for --sandbox {wanted} use --mode auto")
         wanted = "none"
-    hidden = (str(directory.parents[1]),) if directory is not None else ()
+    stores = directory.parents[:2] if directory is not None else ()  # of sessions, and of all that is ours
+    hidden = tuple(str(store) for store in stores if not root.is_relative_to(store))
     environ = {**os.environ, **({"PATH": path} if path is not None else {})}
 
     def make(level: Level) -> Sandbox:
