@@ -165,6 +165,27 @@ def test_a_level_that_fails_is_named_with_its_reason_and_the_next_is_tried(
     assert found.level in ("landlock", "none")
 
 
+def test_a_trial_that_was_passed_is_not_repeated_until_something_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    async def trial(sandbox: Sandbox) -> str:
+        tried.append((sandbox.level, sandbox.net))
+        return "it does not" if sandbox.level == "bubblewrap" else ""
+
+    monkeypatch.setattr(probe, "trial", trial)
+    passed = tmp_path / "new" / "trials"
+    for net in ("none", "none", "host"):
+        found, _ = asyncio.run(best(lambda level: Sandbox(level, str(tmp_path), net), "auto", passed))  # noqa: B023
+        assert found.level == "landlock"
+    bad, good = ("bubblewrap", "none"), ("landlock", "none")
+    assert tried == [bad, good, bad, ("bubblewrap", "host"), ("landlock", "host")], "what failed is tried again"
+    passed.write_bytes(b"\xff")
+    asyncio.run(best(lambda level: Sandbox(level, str(tmp_path)), "auto", passed))
+    assert tried[-1] == good
+
+
 def test_a_program_that_only_calls_itself_bubblewrap_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,7 +326,8 @@ def confinement(
     def make(level: Level) -> Sandbox:
         return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ)  # type: ignore[arg-type]
 
-    found, problems = run_blocking(best(make, wanted))
+    passed = directory.parents[1] / "trials" if directory is not None else None
+    found, problems = run_blocking(best(make, wanted, passed))
     if problems and screen is not None:
         for problem in problems:
             screen.line(screen.style(f"no sandbox {one_line(problem, 300)}", "yellow"))

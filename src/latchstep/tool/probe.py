@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 from latchstep.errors import DefinitionError, ToolError
 
-from .sandbox import Level, Sandbox
+from .sandbox import BUBBLEWRAP, Level, Sandbox
 from .spawner import CANNOT, Spawner
 
 SECONDS = 10.0
 """A level that has not answered by then does not work."""
+
+KEPT = 20
+"""Trials that are remembered beside the newest."""
 
 TRIAL = """
 [ -w . ] || echo "the workspace cannot be written"
@@ -53,9 +59,13 @@ async def trial(sandbox: Sandbox) -> str:
         return "; ".join(said.splitlines()) or ("" if ended.exit_status == 0 else "its trial did not end as it should")
 
 
-async def best(make: Callable[[Level], Sandbox], wanted: str = "auto") -> tuple[Sandbox, list[str]]:
+async def best(
+    make: Callable[[Level], Sandbox], wanted: str = "auto", passed: Path | None = None
+) -> tuple[Sandbox, list[str]]:
     """The best sandbox that works (or the one that is wanted), and why each better one does not.
 
+    passed: a file that keeps which trials were passed since the machine was started; these are not tried again. A
+    sandbox that cannot be set up starts no command either way.
     Raises DefinitionError where the wanted one does not work; level `none` always does.
     """
     levels: tuple[Level, ...] = ("bubblewrap", "landlock") if wanted == "auto" else (wanted,)  # type: ignore[assignment]
@@ -65,7 +75,10 @@ async def best(make: Callable[[Level], Sandbox], wanted: str = "auto") -> tuple[
             break
         try:
             sandbox = make(level)
-            problem = await trial(sandbox)
+            known, key = _passed(passed), _key(sandbox)
+            problem = "" if key in known else await trial(sandbox)
+            if passed is not None and key not in known and not problem:
+                _keep(passed, [key, *known[:KEPT]])
         except (DefinitionError, OSError) as error:
             problem = str(error)
         if not problem:
@@ -74,3 +87,27 @@ async def best(make: Callable[[Level], Sandbox], wanted: str = "auto") -> tuple[
     if wanted not in ("auto", "none"):
         raise DefinitionError(f"the sandbox that was asked for does not work here: {problems[0]}")
     return make("none"), problems
+
+
+def _passed(file: Path | None) -> list[str]:
+    try:
+        return file.read_text().split() if file is not None else []
+    except (OSError, ValueError):
+        return []
+
+
+def _keep(file: Path, keys: list[str]) -> None:
+    with suppress(OSError):  # then it is tried again
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text("\n".join(keys))
+
+
+def _key(sandbox: Sandbox) -> str:
+    """What a trial was about: the same machine since the same start, kernel, user, program of the same bytes."""
+    status = [os.stat(path) for path in BUBBLEWRAP if os.path.exists(path)]
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = os.urandom(16).hex()
+    parts = (boot, os.uname(), os.geteuid(), sandbox.level, sandbox.net, sandbox.user, sys.executable, __file__)
+    return sha256(repr((parts, [(it.st_ino, it.st_mtime_ns, it.st_size) for it in status])).encode()).hexdigest()
