@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["crash-safety.md", "security.md"])
-def test_the_page_names_tests_that_exist(name: str) -> None:
-    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("title", ["crash-safety.md", "security.md"])
+def test_the_page_names_tests_that_exist(title: str) -> None:
+    page = (ROOT / "docs" / title).read_text(encoding="utf-8")
     files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     current, named = "", 0
     for file, names in re.findall(r"`(test_\w+\.py)?((?:::\w+)*)`", page):
