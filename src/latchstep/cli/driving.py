@@ -193,7 +193,9 @@ def holds(setup: dict[str, Any]) -> str:
         case "none":
             return "no sandbox"
         case _:
-            return f"sandbox {level}, {'network of this machine' if setup.get('net') == 'host' else 'no network'}"
+            net = str(setup.get("net", "none"))
+            words = {"none": "no network", "host": "network of this machine"}
+            return f"sandbox {level}, {words.get(net) or one_line(net.replace('allow:', 'network of '), 60)}"
 
 
 def _look_there(session: Session) -> Iterator[str]:

@@ -28,7 +28,7 @@ MODE_HELP = (
 )
 SANDBOXES = ("auto", "bubblewrap", "landlock", "none")
 SANDBOX_HELP = "What holds commands; auto (default): the best that works here (see: latchstep doctor)."
-NET_HELP = "Network of commands: none (default), or host, which is all of this machine's."
+NET_HELP = "Network of commands: none (default), host (all of this machine's), or allow:HOST,… (those, by a proxy)."
 CACHE_HELP = "A folder that package managers may use as their cache; give it to nobody else."
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 

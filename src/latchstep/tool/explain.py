@@ -14,7 +14,7 @@ MEANINGS: tuple[tuple[tuple[bytes, ...], str, tuple[str, ...]], ...] = (
     (
         (b"Could not resolve host", b"Temporary failure in name resolution", b"Network is unreachable", b"EAI_AGAIN",
          b"ENOTFOUND", b"Name or service not known", b"Address family not supported", b"EAFNOSUPPORT"),
-        "commands have no network in this sandbox (--net host would give it)",
+        "commands have no network in this sandbox but what --net gives",
         ("bubblewrap", "landlock"),
     ),
     (
@@ -38,7 +38,7 @@ def explain(output: bytes, sandbox: Sandbox | None, said: set[str]) -> str:
     for signs, meaning, levels in MEANINGS:
         if sandbox.level not in levels or meaning in said or not any(sign in output for sign in signs):
             continue
-        if "network" in meaning and sandbox.net != "none":
+        if "network" in meaning and sandbox.net == "host":
             continue
         said.add(meaning)
         return meaning

@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` costs 3 ms of the start
     from typing import Any
 
-FILTER, ARGUMENTS, LOCK = 5, 6, 7
+FILTER, ARGUMENTS, LOCK, CHANNEL = 5, 6, 7, 8
 """Descriptors that bubblewrap is given, beside requests and the end of a pipe that tells of the worker's end."""
 
 OURS = 1
@@ -88,6 +88,7 @@ def main(token: bytes, lock_path: bytes) -> None:
     watch_reads, _both_hold = os.pipe()
     proctable.take_role(b"latchstep-guard")
     placed = place(plan)
+    channel = start_proxy(plan) if plan.get("hosts") else -1
     worker = os.fork()
     if worker == 0:
         for fd in (guard_holds, guard_reads, watch_reads):
@@ -95,7 +96,7 @@ def main(token: bytes, lock_path: bytes) -> None:
         held = toolslock.hold(lock_path)
         become(plan)
         if plan["level"] == "bubblewrap":
-            enter_bubblewrap(plan, token, held, worker_holds)
+            enter_bubblewrap(plan, token, {LIFE: worker_holds, LOCK: held, CHANNEL: channel})
         reaper = proctable.take_role(b"latchstep-spawn")
         if plan["level"] == "landlock":
             lock_path = confine(plan, lock_path)
@@ -103,7 +104,7 @@ def main(token: bytes, lock_path: bytes) -> None:
         proctable.end_everything(token, grace)
         os.kill(os.getppid(), signal.SIGCONT)  # a stopped guard shall see that we end
         os._exit(0)
-    for fd in (worker_reads, worker_holds, CONNECTION):
+    for fd in (worker_reads, worker_holds, CONNECTION, *([channel] if channel >= 0 else [])):
         os.close(fd)
     toolslock.hold(lock_path)
     watch = start_last_watch(token, watch_reads) if plan["level"] != "bubblewrap" else 0
@@ -241,21 +242,48 @@ def confine(plan: dict[str, Any], lock_path: bytes) -> bytes:
     return lock_path
 
 
-def enter_bubblewrap(plan: dict[str, Any], token: bytes, lock: int, worker_holds: int) -> None:
-    """Become bubblewrap, whose first process is the worker. Never returns."""
+def start_proxy(plan: dict[str, Any]) -> int:
+    """A process that serves the sandbox's way out (see `proxy`), and the descriptor by which it is given a listener."""
+    import socket
+
+    ours, theirs = socket.socketpair()
+    guard = os.getpid()
+    if os.fork() == 0:
+        os.dup2(theirs.detach(), CONNECTION)
+        os.closerange(CONNECTION + 1, 256)
+        proctable.take_role(b"latchstep-proxy")
+        proctable.prctl(1, 9)  # PR_SET_PDEATHSIG
+        if os.getppid() == guard:
+            from latchstep.tool import proxy
+
+            proxy.serve(socket.socket(fileno=CONNECTION), plan["hosts"])
+        os._exit(0)
+    theirs.close()
+    return ours.detach()
+
+
+def offer_listener(channel: int) -> None:
+    """From inside: a port on our own loopback, where somebody outside accepts."""
+    import socket
+
+    from latchstep.tool.proxy import PORT
+
+    with socket.socket(fileno=channel) as line, socket.create_server(("127.0.0.1", PORT), backlog=64) as listener:
+        socket.send_fds(line, [b"l"], [listener.fileno()])
+
+
+def enter_bubblewrap(plan: dict[str, Any], token: bytes, given: dict[int, int]) -> None:
+    """Become bubblewrap, whose first process is the worker. Never returns. given: descriptors for it, by number."""
     command = [plan["python"], "-I", "-S", "-B", "-c", BOOT, plan["source"], "serve_inside"]
     command += [os.fsdecode(token), "host" if plan["net"] else "none"]
     for path in (*plan["pins"], *plan["readonly"]):
         command += [path, identity(path), "readonly" if path in plan["readonly"] else "pin"]
     arguments = [*plan["arguments"], "--seccomp", str(FILTER)]
-    given = {
-        LIFE: worker_holds,
+    given |= {
         FILTER: _file(plan["calls"]),
         ARGUMENTS: _file(b"".join(os.fsencode(argument) + b"\0" for argument in arguments)),
     }
-    if lock >= 0:
-        given[LOCK] = lock
-    high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for number, fd in given.items()}
+    high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for number, fd in given.items() if fd >= 0}
     for number, fd in high.items():
         os.dup2(fd, number)
     os.set_inheritable(CONNECTION, True)
@@ -299,7 +327,13 @@ def serve_inside(token: bytes, net: bytes, *held: bytes) -> None:
         from latchstep.tool import landlock
 
         landlock.hide_abstract_sockets()
-    keep_descriptors(LOCK)
+    keep_descriptors(CHANNEL)
+    try:
+        os.fstat(CHANNEL)
+        offer_listener(CHANNEL)
+    except OSError as error:
+        if error.errno != 9:  # EBADF: there is none
+            raise
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     proctable.take_role(b"latchstep-spawn")

@@ -43,7 +43,7 @@ async def trial(sandbox: Sandbox) -> str:
         os.chmod(folder, 0o755)
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        script = TRIAL.format(secret=secret, port=port, net=sandbox.net)
+        script = TRIAL.format(secret=secret, port=port, net="host" if sandbox.net == "host" else "none")
         spawner = Spawner(sandbox=sandbox)
         try:
             ended = await spawner.run(script, cwd=sandbox.root, timeout=SECONDS)

@@ -16,11 +16,10 @@ from typing import Any, Literal
 
 from latchstep.errors import DefinitionError
 
-from . import landlock, seccomp
+from . import landlock, proxy, seccomp
 from .gitguard import Guards, guards_of
 
 Level = Literal["bubblewrap", "landlock", "none"]
-Net = Literal["none", "host"]
 
 SYSTEM = ("/usr", "/opt", "/nix/store", "/gnu/store")
 MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -79,6 +78,7 @@ NOT_COVERED: dict[Level, str] = {
 
 OFFLINE = {"PIP_RETRIES": "0", "npm_config_fetch_retries": "0", "UV_HTTP_RETRIES": "0", "CARGO_NET_RETRY": "0"}
 """So that what cannot succeed fails at once."""
+PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 CACHES = {
     "XDG_CACHE_HOME": "", "PIP_CACHE_DIR": "pip", "UV_CACHE_DIR": "uv", "npm_config_cache": "npm",
     "YARN_CACHE_FOLDER": "yarn", "GOCACHE": "go-build", "GOMODCACHE": "go-mod",
@@ -89,19 +89,20 @@ CACHES = {
 class Sandbox:
     """How commands are confined. Each start of the spawner looks at the folders anew.
 
-    root: the real path of the workspace. net: whether the host's network is there. cache: a folder for package
-    managers. hidden: folders that are never shown, even inside the workspace.
+    root: the real path of the workspace. net: `none`, `host`, or `allow:HOST,…` (see `proxy.parse_hosts`). cache: a
+    folder for package managers. hidden: folders that are never shown, even inside the workspace.
     """
 
     level: Level
     root: str
-    net: Net = "none"
+    net: str = "none"
     cache: str = ""
     hidden: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
         home, cache = self.home, self.cache
+        self.hosts()
         if cache and (_within(cache, self.root) or _within(self.root, cache) or _within(home, cache)):
             raise DefinitionError(f"the cache {cache} must be a folder apart from the workspace and the home")
         if self.level != "none" and _within(home, self.root):
@@ -109,6 +110,18 @@ class Sandbox:
                 f"the workspace {self.root} is your home folder or above it: keys and start files would lie open; "
                 "work in a folder of its own"
             )
+
+    def hosts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The hosts that may be reached. Raises DefinitionError for a network that there is not."""
+        kind, _, named = self.net.partition(":")
+        try:
+            if kind == "allow":
+                return proxy.parse_hosts(named)
+            if self.net in ("none", "host"):
+                return ()
+            raise ValueError(f"{self.net!r} is not none, host or allow:HOST,…")
+        except ValueError as error:
+            raise DefinitionError(f"--net: {error}") from None
 
     @property
     def home(self) -> str:
@@ -131,6 +144,9 @@ class Sandbox:
         found = {"TMPDIR": "/tmp", "HOME": self.home}  # at level landlock the guard puts a folder of its own there
         if self.net == "none":
             found |= OFFLINE
+        elif self.net != "host":
+            found |= dict.fromkeys(PROXIES, f"http://127.0.0.1:{proxy.PORT}")
+            found |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
         if self.cache:
             found |= {name: os.path.join(self.cache, folder).rstrip("/") for name, folder in CACHES.items()}
         if (user := self.user) is not None:
@@ -298,7 +314,7 @@ def rules(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[tuple[str,
     return found + [(path, landlock.DEVICE) for path in DEVICES]
 
 
-def families(level: Level, net: Net) -> frozenset[int]:
+def families(level: Level, net: str) -> frozenset[int]:
     """Kinds of sockets. Where no namespace holds them, none: with a path, AF_UNIX reaches every server of the host."""
     if level == "bubblewrap":
         return frozenset({seccomp.AF_UNIX, seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK})
@@ -328,8 +344,11 @@ def plan(sandbox: Sandbox) -> dict[str, Any]:
         "source": os.path.dirname(shown.package),
         "python": shown.python,
         "net": sandbox.net == "host",
+        "hosts": sandbox.hosts(),
     }
     if sandbox.level == "landlock":
+        if told["hosts"]:
+            raise DefinitionError("a network of some hosts needs bubblewrap")
         return {**told, "rules": rules(sandbox, shown, as_root=as_root)}
     program = next((path for path in BUBBLEWRAP if os.access(path, os.X_OK)), "")
     if not program:
