@@ -16,6 +16,7 @@ from latchstep.tool.gitguard import Guards, guards_of
 from latchstep.tool.guard import OURS
 from latchstep.tool.probe import best
 from latchstep.tool.sandbox import CACHES, OFFLINE, Sandbox, bubblewrap, families, plan, profile
+from latchstep.tool.spawner import Spawner
 
 ALLOW, EPERM, EAFNOSUPPORT, ENOSYS = 0x7FFF0000, 0x50001, 0x50061, 0x50026
 X86, ARM = 0xC000003E, 0xC00000B7
@@ -203,6 +204,32 @@ def test_a_program_that_only_calls_itself_bubblewrap_is_found_out(
     fake.write_text("#!/bin/sh\necho setting up uid map: Permission denied >&2; exit 1\n")
     problem = asyncio.run(probe.trial(Sandbox("bubblewrap", str(root))))
     assert "setting up uid map: Permission denied" in problem
+
+
+def test_an_older_bubblewrap_does_without_the_newer_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "ws"
+    root.mkdir()
+    program = next((path for path in sandbox.BUBBLEWRAP if os.path.exists(path)), "")
+    if not program or asyncio.run(probe.trial(Sandbox("bubblewrap", str(root)))):
+        pytest.skip("bubblewrap does not work here")
+    older = tmp_path / "bwrap"
+    older.write_text(
+        "#!/bin/bash\n[ $1 = --args ] && grep -aqz -- --disable-userns /proc/self/fd/$2 && "
+        f'{{ echo "bwrap: Unknown option --disable-userns" >&2; exit 1; }}\nexec {program} "$@"\n'
+    )
+    older.chmod(0o755)
+    monkeypatch.setattr(sandbox, "BUBBLEWRAP", (str(older),))
+    found, problems = asyncio.run(best(lambda level: Sandbox(level, str(root)), "bubblewrap"))
+    assert (found.older, problems) == (True, [])
+
+    async def nested() -> str:
+        spawner = Spawner(sandbox=found)
+        try:
+            return (await spawner.run("unshare -Ur echo nested 2>&1", cwd=root)).head.decode()
+        finally:
+            await spawner.close()
+
+    assert "Operation not permitted" in asyncio.run(nested())
 
 
 def test_what_fails_by_design_is_explained_once(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 from latchstep.errors import DefinitionError, ToolError
 
-from .sandbox import BUBBLEWRAP, Level, Sandbox
+from .sandbox import BUBBLEWRAP, NEWER, Level, Sandbox
 from .spawner import CANNOT, Spawner
 
 SECONDS = 10.0
@@ -77,6 +78,9 @@ async def best(
             sandbox = make(level)
             known, key = _passed(passed), _key(sandbox)
             problem = "" if key in known else await trial(sandbox)
+            if NEWER in problem:
+                sandbox, passed = replace(sandbox, older=True), None
+                problem = await trial(sandbox)
             if passed is not None and key not in known and not problem:
                 _keep(passed, [key, *known[:KEPT]])
         except (DefinitionError, OSError) as error:

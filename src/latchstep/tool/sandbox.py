@@ -26,6 +26,8 @@ MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Links into /usr, or folders of their own on older systems."""
 BUBBLEWRAP = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap")
 """Never looked for in PATH, which may lead into the workspace."""
+NEWER = "--disable-userns"
+"""Came with version 0.8. Without it the filter of system calls alone refuses user namespaces."""
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 """What the spawner runs by where a user cannot reach our own."""
 
@@ -90,7 +92,8 @@ class Sandbox:
     """How commands are confined. Each start of the spawner looks at the folders anew.
 
     root: the real path of the workspace. net: `none`, `host`, or `allow:HOST,…` (see `proxy.parse_hosts`). cache: a
-    folder for package managers. hidden: folders that are never shown, even inside the workspace.
+    folder for package managers. hidden: folders that are never shown, even inside the workspace. older: bubblewrap
+    lacks `NEWER`.
     """
 
     level: Level
@@ -99,6 +102,7 @@ class Sandbox:
     cache: str = ""
     hidden: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    older: bool = False
 
     def __post_init__(self) -> None:
         home, cache = self.home, self.cache
@@ -255,8 +259,8 @@ def _reaches(path: str, user: tuple[int, int] | None) -> bool:
 
 def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
     """The arguments of bubblewrap, in the order in which it mounts: each line may cover a part of those before."""
-    arguments = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent"]
-    arguments += ["--new-session", "--clearenv", "--as-pid-1", "--hostname", "sandbox"]
+    arguments = ["--unshare-all", "--unshare-user", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
+    arguments += [*([] if sandbox.older else [NEWER]), "--clearenv", "--as-pid-1", "--hostname", "sandbox"]
     if sandbox.net == "host":
         arguments.append("--share-net")
     for path in SYSTEM:
