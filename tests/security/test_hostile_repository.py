@@ -53,7 +53,7 @@ for f in @STATE@/sessions/*/*; do echo pwned >> $f; done
 env; cat /proc/[0-9]*/environ | tr '\\0' '\\n'
 printf '#!/bin/sh\\ntouch @OUT@/ran\\n' > evil; chmod +x evil
 git config core.fsmonitor $PWD/evil; git config core.hooksPath $PWD; cp evil .git/hooks/post-checkout
-mv .git x; mkdir .git; echo ../evil > .git/commondir; mkdir .latchstep; echo x > .latchstep/config
+mv .git x; mkdir .git; echo ../evil > .git/commondir; cp evil hooks/pre-commit; mkdir .latchstep; echo x > .latchstep/config
 exec 3<>/dev/tcp/127.0.0.1/@PORT@ && echo linked
 unshare -Ur mount -t tmpfs none /tmp && echo nested
 kill -9 @PARENT@ $PPID; chmod u+s evil
@@ -74,11 +74,13 @@ def test_a_run_in_mode_auto_survives_its_own_build_script(home: Home) -> None:
     ssh.mkdir()
     (ssh / "id").write_text(SECRET)
     git(home.workspace, "init", "-q", ".")
+    git(home.workspace, "config", "core.hooksPath", "hooks")
     (home.workspace / "readme.txt").write_text("Run ./build.sh\n")
     journals = len(home.sessions())
     answers = [
         call_answer(("c1", "bash", json.dumps({"command": "bash build.sh"}))),
         call_answer(("c2", "write", json.dumps({"path": "result.txt", "content": "done\n"}))),
+        call_answer(("c4", "write", json.dumps({"path": "hooks/pre-commit", "content": "evil\n"}))),
         call_answer(("c3", "bash", json.dumps({"command": "git add result.txt && git -c user.name=a -c user.email=a@b "
                                                "commit -qm 'The work' && git log --oneline"}))),
         text_answer("Done."),
@@ -109,6 +111,8 @@ def test_a_run_in_mode_auto_survives_its_own_build_script(home: Home) -> None:
     git(home.workspace, "checkout", "-q", "-b", "other")
     assert not (outside / "ran").exists(), "the person's git started nothing"
     assert not (home.workspace / "evil").stat().st_mode & 0o6000
+    assert not (home.workspace / "hooks").exists()
+    assert "hooks/pre-commit: this path is never written by file tools" in told
     assert not (home.workspace / ".latchstep").exists()
     assert not (home.workspace / ".git/commondir").exists()
     assert "look before you do:\n  .envrc\n" in done.out

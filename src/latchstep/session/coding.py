@@ -27,18 +27,21 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
+    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours, nor
+    what makes git run programs.
     path: PATH of the commands, by default ours. sandbox: what holds them, None for nothing. The session's `close`
     ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
+    from latchstep.tool.gitguard import guards_of
     from latchstep.tool.preset import file_tools
     from latchstep.tool.seen import Seen
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.traces import new_or_changed, traces
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
+    stores = [directory.parent] if directory is not None else []
+    workspace = Workspace(root, protected=[*stores, *guards_of(str(root.resolve())).readonly])
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,

@@ -123,6 +123,8 @@ def _is_ours(path: str) -> bool:
 
 
 def _own(root: str) -> Iterator[str]:
+    if not os.path.isdir(root):
+        return
     with os.scandir(root) as entries:
         for entry in entries:
             if entry.name.casefold().startswith(OWN) and not entry.name.endswith(".tmp"):
