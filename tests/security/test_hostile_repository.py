@@ -53,7 +53,8 @@ for f in @STATE@/sessions/*/*; do echo pwned >> $f; done
 env; cat /proc/[0-9]*/environ | tr '\\0' '\\n'
 printf '#!/bin/sh\\ntouch @OUT@/ran\\n' > evil; chmod +x evil
 git config core.fsmonitor $PWD/evil; git config core.hooksPath $PWD; cp evil .git/hooks/post-checkout
-mv .git x; mkdir .git; echo ../evil > .git/commondir; cp evil hooks/pre-commit; mkdir .latchstep; echo x > .latchstep/config
+mv .git x; mkdir .git; echo ../evil > .git/commondir; cp evil hooks/pre-commit
+mkdir .latchstep; echo x > .latchstep/config
 exec 3<>/dev/tcp/127.0.0.1/@PORT@ && echo linked
 unshare -Ur mount -t tmpfs none /tmp && echo nested
 kill -9 @PARENT@ $PPID; chmod u+s evil
