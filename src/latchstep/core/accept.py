@@ -30,7 +30,8 @@ from .message import (
     clean,
     clean_json,
 )
-from .state import OpenRequest, State
+from .parts import OpenRequest
+from .state import State
 
 STOP_REASONS = frozenset(get_args(StopReason))
 

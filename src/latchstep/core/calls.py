@@ -11,8 +11,9 @@ from . import wording
 from .action import Action, Ask, Note, RunTools, Settle, Wait
 from .event import ApprovalAbandoned, Event, ToolFinished
 from .message import Message, Outcome, ToolCall
+from .parts import OpenCall, RunState
 from .rules import FINAL, RUN, Rules, Verdict
-from .state import OpenCall, RunState, State
+from .state import State
 
 
 def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:

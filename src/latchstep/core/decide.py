@@ -21,8 +21,9 @@ from .event import (
 )
 from .markup import call_in_text
 from .message import Message, ToolCall, user
+from .parts import RunState
 from .rules import Answer, Rules
-from .state import RunState, State
+from .state import State
 
 
 def decide(state: State, rules: Rules) -> Action:

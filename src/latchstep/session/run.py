@@ -14,7 +14,7 @@ import msgspec
 from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.message import Message, Usage, clean
-from latchstep.core.state import OpenCall
+from latchstep.core.parts import OpenCall
 from latchstep.errors import (
     DefinitionError,
     FatalToolError,

@@ -20,18 +20,20 @@ from latchstep.core.accept import storable_message
 from latchstep.core.action import Wait
 from latchstep.core.decide import decide
 from latchstep.core.message import Message, clean, user
+from latchstep.core.parts import OpenCall
 from latchstep.core.project import Projection
 from latchstep.core.rules import Rules
-from latchstep.core.state import OpenCall, State, fold
+from latchstep.core.state import State, fold
 from latchstep.errors import DefinitionError, JournalPoisoned, SessionError
 from latchstep.journal.base import Journal
 from latchstep.model.base import Model
 
 from .barrier import Barrier
+from .begin import beginning
 from .crew import Crew
 from .hub import Hub, Lockstep, Watcher
 from .kit import Kit
-from .model_call import chosen, with_model
+from .model_call import with_model
 from .perform import perform
 from .run import Run, RunResult, readable
 
@@ -284,29 +286,8 @@ class Session:
             self.hub.go_on()
         self._since = self._monotonic()
         self._base = self.state.run.elapsed if self.unfinished and self.state.run is not None else 0.0
-        events: list[ev.Event] = [
-            ev.MessageAccepted(message_id=f"start-{number:03d}", source="start", message=message)
-            for number, message in enumerate(start, 1)
-        ]
-        if prompt is not None:
-            source: ev.Source = "steer" if self.unfinished else "prompt"
-            message_id = f"{source}-{self._new_id()}"
-            events.append(ev.MessageAccepted(message_id=message_id, source=source, message=user(prompt, message_id)))
-        if not self.unfinished:
-            events.append(
-                ev.RunStarted(
-                    run_id=f"run-{self._new_id()}",
-                    model=self.kit.model.name,
-                    limits=msgspec.to_builtins(self.limits),
-                    checks=self.rules.checks,
-                    system=self.journal.put_blob(self.kit.system.encode()),
-                    tools=self.journal.put_blob(self.kit.specs_json),
-                    first_request=first_request,
-                    head=self.kit.head,
-                    setup=self.kit.setup,
-                )
-            )
-        events += chosen(self.state, self.kit.model.name)
+        parts = (self.state, self.kit, self.rules, self.journal, self._new_id)
+        events = beginning(*parts, prompt=prompt, start=start, first_request=first_request)
         await self.barrier.quiet()
         self.record(*events)
         if self._run is not None:
