@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from latchstep.core.secrets import Masker, secret_values
 
 from .build import build_kit
 from .check import checker
@@ -33,6 +36,7 @@ def coding_kit(
     from latchstep.tool.workspace import Workspace
 
     workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
+    masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,
@@ -49,12 +53,13 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen), bash_tool(spawner, workspace.root)),
+        (*file_tools(workspace, seen), bash_tool(spawner, workspace.root, masker)),
         coding_prompt(workspace.root),
         workspace=workspace.root,
-        check=checker(workspace.root, spawner),
+        check=checker(workspace.root, spawner, masker),
         approve=approve,
         setup=setup or {},
+        masker=masker,
         on_open=on_open,
         on_close=on_close,
     )
