@@ -23,11 +23,14 @@ def coding_kit(
     approve: Callable[..., Any] | None = None,
     setup: dict[str, Any] | None = None,
     path: str | None = None,
+    notes: str = "",
+    trusted: bool = False,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
-    path: PATH of the commands, by default ours. The session's `close` ends the spawner and whatever it started.
+    path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
+    The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
@@ -54,7 +57,7 @@ def coding_kit(
     return build_kit(
         model,
         (*file_tools(workspace, seen), bash_tool(spawner, workspace.root, masker)),
-        coding_prompt(workspace.root),
+        coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker),
         approve=approve,
