@@ -41,6 +41,9 @@ EXIT = {
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+MAX_START_FILES = 20
+"""Files that run by themselves later, named at the end of a run."""
+
 AGAIN = 0.02
 """Seconds between two tries of a cancel that the run has not recorded yet."""
 
@@ -101,6 +104,8 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
             await ticking
     if lost is not None:
         return _unheard(session, lost, EXIT[ending.status])
+    for row in _start_files(session):
+        screen.line(screen.style(row, "yellow"))
     closing(ending, time.monotonic() - began, session.id, str(session.journal.directory or "memory"), screen)
     if ending.status not in ("completed", "cancelled"):
         screen.line(f"To go on: {how_to_go_on(session.id)}")
@@ -121,6 +126,22 @@ async def _as_json(session: Session, task: str | None, watch: Show) -> int:
         return _unheard(session, error, 1)
     ending, lost = await _follow(session, task, show)
     return EXIT[ending.status] if lost is None else _unheard(session, lost, EXIT[ending.status])
+
+
+def _start_files(session: Session) -> list[str]:
+    """What the run left behind that runs by itself later, in rows; none where nothing was changed."""
+    from latchstep.tool.startfiles import changed_start_files
+
+    run, root = session.state.run, session.kit.workspace
+    if run is None or not run.wrote or root is None or not root.is_dir():
+        return []
+    found, whole = changed_start_files(root, run.started.time)
+    rows = [f"  {one_line(it.path, 100)}: {it.why}" for it in found[:MAX_START_FILES]]
+    if len(found) > MAX_START_FILES:
+        rows.append(f"  … and {len(found) - MAX_START_FILES} more")
+    if not whole:
+        rows.append("  … the tree is too large to be looked through; there may be more")
+    return ["Changed during this run, and run by itself later:", *rows] if rows else []
 
 
 def put_json(event: ev.Event) -> None:

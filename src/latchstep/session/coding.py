@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from latchstep.core.secrets import Masker, secret_values
 
 from .build import build_kit
 from .check import checker
@@ -20,11 +23,14 @@ def coding_kit(
     approve: Callable[..., Any] | None = None,
     setup: dict[str, Any] | None = None,
     path: str | None = None,
+    notes: str = "",
+    trusted: bool = False,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
-    path: PATH of the commands, by default ours. The session's `close` ends the spawner and whatever it started.
+    path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
+    The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
@@ -33,6 +39,7 @@ def coding_kit(
     from latchstep.tool.workspace import Workspace
 
     workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
+    masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,
@@ -49,12 +56,13 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen), bash_tool(spawner, workspace.root)),
-        coding_prompt(workspace.root),
+        (*file_tools(workspace, seen), bash_tool(spawner, workspace.root, masker)),
+        coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
-        check=checker(workspace.root, spawner),
+        check=checker(workspace.root, spawner, masker),
         approve=approve,
         setup=setup or {},
+        masker=masker,
         on_open=on_open,
         on_close=on_close,
     )

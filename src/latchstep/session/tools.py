@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 _SORTED = msgspec.json.Encoder(order="sorted")
+_SPAN = 4096
+"""Characters beyond a cut that are looked at, so that a secret across it is seen whole."""
 
 
 def fingerprint(name: str, arguments: dict[str, Any], found: Any) -> str:
@@ -53,13 +55,15 @@ def progress_of(session: Session, entry: OpenCall) -> Callable[[str], None]:
     """A tool's way to show a line, callable from any thread. Once its call has ended it shows nothing."""
     loop = asyncio.get_running_loop()
 
+    masker = session.kit.masker
+
     def show(text: str) -> None:
         if entry.status == "started":
             session.present(ToolOutput(call_id=entry.call.id, text=text))
 
     def progress(text: str) -> None:
         try:
-            loop.call_soon_threadsafe(show, clean(str(text)))
+            loop.call_soon_threadsafe(show, clean(masker.mask(str(text)) if masker else str(text)))
         except RuntimeError:  # the loop is closed: nobody watches any more
             pass
 
@@ -109,7 +113,8 @@ async def prepare(session: Session, entries: list[OpenCall], contexts: dict[str,
         entry, error = by_id[ended.key], ended.error
         if ended.how == "done" and error is None:
             try:
-                contexts[ended.key].found = clean_json(msgspec.to_builtins(ended.value, str_keys=True))
+                found = clean_json(msgspec.to_builtins(ended.value, str_keys=True))
+                contexts[ended.key].found = _masked_json(session, found)
                 continue
             except (TypeError, ValueError, RecursionError) as unfit:
                 error = ToolError(f"what was prepared is not JSON ({unfit}); nothing was run")
@@ -208,7 +213,7 @@ def _finished(session: Session, entry: OpenCall, context: Context, ended: Member
         outcome=output.outcome,
         content=content,
         is_error=output.is_error,
-        details=output.details,
+        details=_masked_json(session, output.details),
         duration=round(duration, 6),
         output=output.output,
     )
@@ -236,22 +241,33 @@ def _deaf(ended: Member) -> str:
 
 
 def bounded(session: Session, text: str) -> str:
-    """At most `max_result` characters: head and tail, and how much is missing."""
+    """Without secrets, and at most `max_result` characters: head and tail, and how much is missing."""
     most = session.limits.max_result
     if len(text) <= most:
-        return text
-    head, tail = text[: most * 2 // 3], text[len(text) - most // 3 :]
-    return f"{head}\n[… {len(text) - len(head) - len(tail)} characters left out (max_result is {most}) …]\n{tail}"
+        return _masked(session, text)
+    first, last = most * 2 // 3, most // 3
+    head = _masked(session, text[: first + _SPAN])[:first]
+    tail = _masked(session, text[-last - _SPAN :])[-last:]
+    return f"{head}\n[… {len(text) - first - last} characters left out (max_result is {most}) …]\n{tail}"
+
+
+def _masked(session: Session, text: str) -> str:
+    return session.kit.masker.mask(text) if session.kit.masker is not None else text
+
+
+def _masked_json(session: Session, value: Any) -> Any:
+    return session.kit.masker.mask_json(value) if session.kit.masker is not None else value
 
 
 def _bounded_parts(session: Session, parts: tuple[Text | Image, ...]) -> Iterator[Text | Image]:
     """The same for text among pictures: together no more than `max_result`."""
-    left = session.limits.max_result
+    left = most = session.limits.max_result
     for part in parts:
-        if isinstance(part, Image) or len(part.text) <= left:
+        if isinstance(part, Image):
             yield part
-        else:
-            cut = len(part.text) - left
-            most = session.limits.max_result
-            yield Text(f"{part.text[:left]}\n[… {cut} characters left out (max_result is {most}) …]")
-        left -= 0 if isinstance(part, Image) else min(left, len(part.text))
+            continue
+        text = _masked(session, part.text[: left + _SPAN])
+        cut = len(part.text) - left
+        note = f"{text[:left]}\n[… {cut} characters left out (max_result is {most}) …]" if cut > 0 else text
+        yield part if note == part.text else Text(note)
+        left -= min(left, len(part.text))

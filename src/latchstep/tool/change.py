@@ -22,7 +22,9 @@ from .text import shown, size_of
 from .workspace import File, Workspace
 
 _NOTICE = re.compile(
-    r"^\[(?:Showing lines \d+-\d+ of \d+|Only the first \d+ characters are shown of lines)\b.*\]$", re.M
+    r"^\[(?:Showing lines \d+-\d+ of \d+|Only the first \d+ characters are shown of lines)\b.*\]$"
+    r"|\[masked: [^\]\n]{1,80}\]",
+    re.M,
 )
 _NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|\| )|[^\s:]{0,200}[A-Za-z][^\s:]{0,200}:(\d+): ")
 MAX_MARKED_LINES = 20_000
