@@ -56,7 +56,7 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen), bash_tool(spawner, workspace.root, masker)),
+        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker)),
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker),
