@@ -397,6 +397,8 @@ def test_tolerance_never_touches_other_lines(lines: list[tuple[str, str]], data:
     last = data.draw(st.integers(first + 1, len(lines)))
     lead = data.draw(indents)
     old = "\n".join(lead + word.replace("“", '"').replace("”", '"') for _, word in lines[first:last])
+    if old in text:
+        return
     try:
         after = edited(text.encode(), old, old + "z").decode()
     except ToolError:

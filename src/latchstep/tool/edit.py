@@ -12,11 +12,12 @@ from .base import Context, Output, Tool
 from .change import details, findings, noting, refuse_changed, refuse_stale, settle_by_hash
 from .define import tool
 from .encoding import Decoded, decode
+from .opened import File
 from .replace import Change, Replaced, replace_texts
 from .seen import Seen
 from .text import shown, size_of
 from .tree import missing
-from .workspace import File, Workspace
+from .workspace import Workspace
 
 MAX_EDITS = 100
 """Replacements of one call."""

@@ -154,6 +154,8 @@ def line_numbers(text: str, spans: Sequence[Span]) -> list[int]:
 
 def _kept_end(text: str, new: str, start: int) -> str:
     """Text at the end of a file, so that one with a newline there keeps it, and one without gets none."""
+    if not text:
+        return new
     if text.endswith("\n"):
         before = new or text[:start]
         return new if before.endswith("\n") or not before else new + "\n"
