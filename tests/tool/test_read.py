@@ -52,6 +52,7 @@ def test_the_tools_and_their_traits(workspace: Workspace) -> None:
         ("grep", "read", "safe"),
         ("write", "write", "never"),
         ("edit", "write", "never"),
+        ("apply_patch", "write", "never"),
     ]
     for each in tools:
         assert each.description

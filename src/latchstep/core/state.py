@@ -227,9 +227,8 @@ class State(msgspec.Struct, omit_defaults=True):
         if event.fatal and self.run is not None:
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
             self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
-        details = event.details
-        if isinstance(details, dict):
-            path, digest = details.get("path"), details.get("sha256")
+        for file in files_in(event.details):
+            path, digest = file.get("path"), file.get("sha256")
             if isinstance(path, str) and isinstance(digest, str):
                 self.seen[path] = digest
         self._join()
@@ -324,6 +323,14 @@ class State(msgspec.Struct, omit_defaults=True):
 _SORTED = msgspec.json.Encoder(order="sorted")
 _PLAIN = msgspec.json.Encoder()
 _STATES = msgspec.json.Decoder(State)
+
+
+def files_in(details: Any) -> list[dict[str, Any]]:
+    """The files that a result's details are about: itself, or each of its `files`. Details may be anything."""
+    if not isinstance(details, dict):
+        return []
+    files = details.get("files")
+    return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
 
 
 def fold(events: Any) -> State:

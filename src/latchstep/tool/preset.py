@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .apply_patch import apply_patch_tool
 from .base import Tool
 from .edit import edit_tool
 from .find import find_tool
@@ -16,7 +17,7 @@ from .write import write_tool
 
 
 def file_tools(workspace: Workspace, seen: Seen, spawner: Spawner | None = None) -> tuple[Tool, ...]:
-    """`read`, `list`, `find`, `grep`, `write` and `edit` of one workspace. Refill `seen` after a resume
+    """`read`, `list`, `find`, `grep`, `write`, `edit` and `apply_patch` of one workspace. Refill `seen` after a resume
     (`Seen.restore`). With a spawner, `grep` is done by ripgrep where there is one."""
     program = ripgrep(workspace.root) if spawner is not None else ""
     return (
@@ -26,4 +27,5 @@ def file_tools(workspace: Workspace, seen: Seen, spawner: Spawner | None = None)
         ripgrep_tool(workspace, spawner, program) if spawner is not None and program else grep_tool(workspace),
         write_tool(workspace, seen),
         edit_tool(workspace, seen),
+        apply_patch_tool(workspace, seen),
     )
