@@ -81,6 +81,17 @@ def repeated(times: int) -> str:
     )
 
 
+_UNITS = {"max_cost": "US dollars", "max_results": "characters of results"}
+
+
+def nearly_over(name: str, used: str, limit: str) -> str:
+    unit = _UNITS.get(name, name.removeprefix("max_").replace("_", " "))
+    return (
+        f"Notice from the harness: {used} of {limit} {unit} are used ({name}). The run ends when all are used. "
+        "Do what matters most first, and leave the work in a state that can be taken up again."
+    )
+
+
 def called_in_text(name: str) -> str:
     return (
         f"Notice from the harness: your answer was only text that looks like a call of {name}. Text is never run. "

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from latchstep.core.chunk import Chunk, Completed, Failed
+from latchstep.core.message import Usage
 from latchstep.errors import ModelError
 from latchstep.model.base import Model, Request, answering
 
@@ -66,7 +67,8 @@ class Retrying:
                     raise
                 failure = error
             wait = self._wait(attempt, failure)
-            yield Failed(kind=failure.kind, message=failure.message, retry_in=wait)
+            spent = failure.usage or Usage()
+            yield Failed(kind=failure.kind, message=failure.message, retry_in=wait, usage=spent, cost=failure.cost)
             await self._sleep(wait)
             asked = msgspec.structs.replace(request, attempt=request.attempt + attempt, place=request.place + attempt)
 
