@@ -86,6 +86,8 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
     began = time.monotonic()
     try:
         _opening(screen, session)
+        if task is None and not session.unfinished:
+            screen.line(screen.style("asking the last turn again", "yellow"))
     except OutputLost as error:
         return _unheard(session, error, 1)
     if session.unfinished:

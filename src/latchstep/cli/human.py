@@ -44,6 +44,11 @@ class Human:
         match event:
             case ev.MessageAccepted():
                 self._accepted(event)
+            case ev.MessageEdited():
+                self._note("a waiting message was changed")
+                self._spoken(event.message)
+            case ev.MessageWithdrawn():
+                self._note("a waiting message was taken back")
             case ev.ModelRequested():
                 self._begin(event.request_id, "the model")
             case ev.ModelDelta(kind="text"):
@@ -56,6 +61,10 @@ class Human:
                 self._failed(event)
             case ev.ModelSwitched():
                 self._note(f"model: {one_line(event.old, 80)} → {one_line(event.new, 80)}{_because(event.why)}")
+            case ev.CallChanged():
+                name, _ = self._calls.get(event.call_id, ("call", {}))
+                self._calls[event.call_id] = name, event.arguments
+                self._note(f"changed by a hook: {self._title(event.call_id, name)}")
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -68,7 +77,8 @@ class Human:
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
             case ev.CancelRequested():
-                self.screen.line(self.screen.style(f"stopping{_because(event.reason)} …", "yellow"))
+                how = "stopping when the turn is complete" if event.after_turn else "stopping"
+                self.screen.line(self.screen.style(f"{how}{_because(event.reason)} …", "yellow"))
             case ev.ClockPassed():
                 self.screen.line(self.screen.style(f"{event.limit} ({event.seconds:g} s) is over", "yellow"))
             case ev.CheckStarted():
@@ -80,15 +90,18 @@ class Human:
                 pass
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
-        first, *more = printable(event.message.text).split("\n")
         if event.source in ("check", "notice", "correction"):
-            self._note(one_line(first, 160))
+            self._note(one_line(event.message.text.split("\n")[0], 160))
         elif event.source != "start":
-            self.screen.line(self.screen.style("› ", "cyan") + self._bold(one_line(first, 1000)))
-            for line in more[:MAX_SAID]:
-                self.screen.line("  " + self._bold(one_line(line, 1000)))
-            if len(more) > MAX_SAID:
-                self._note(f"(+{len(more) - MAX_SAID} lines)")
+            self._spoken(event.message)
+
+    def _spoken(self, message: Message) -> None:
+        first, *more = printable(message.text).split("\n")
+        self.screen.line(self.screen.style("› ", "cyan") + self._bold(one_line(first, 1000)))
+        for line in more[:MAX_SAID]:
+            self.screen.line("  " + self._bold(one_line(line, 1000)))
+        if len(more) > MAX_SAID:
+            self._note(f"(+{len(more) - MAX_SAID} lines)")
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)

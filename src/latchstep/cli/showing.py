@@ -106,6 +106,9 @@ class Story:
             case ev.MessageCompleted():
                 self.calls |= {call.id: summary(call.arguments) for call in event.message.calls}
                 self.human.show(event)
+            case ev.CallChanged():
+                self.calls[event.call_id] = summary(event.arguments)
+                self.human.show(event)
             case ev.ApprovalRequested():
                 for question in event.questions:
                     call = f"{one_line(question.name, 40)} {one_line(self.calls.get(question.call_id, ''), 110)}"

@@ -92,12 +92,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What the loop must know of a tool. The careful answers are the defaults."""
+    """What the loop must know of a tool. The careful answers are the defaults. `hooked`: hooks look before a call."""
 
     effect: Effect = "write"
     replay: Replay = "never"
     settles: bool = False
     alone: bool = False
+    hooked: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True):

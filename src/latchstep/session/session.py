@@ -102,8 +102,7 @@ class Session:
         messages said before, recorded as they are.
         """
         self._refuse_second(None)
-        said = bool(self.state.transcript)
-        if prompt is None and said and not (start or self.unfinished or self.state.answerable):
+        if prompt is None and not (start or self.unfinished or self.state.answerable or not self.state.transcript):
             raise SessionError("there is nothing to answer: the model had the last word; say something")
         if prompt is not None:
             readable(prompt, self.limits.max_prompt)
