@@ -14,7 +14,7 @@ from latchstep.errors import JournalError
 from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store
 
-from .driving import how_to_go_on, put_json
+from .driving import GO_ON, how_to_go_on, put_json
 from .human import Human, closing, summary
 from .running import here, state_root
 from .screen import Screen
@@ -124,7 +124,7 @@ class Story:
 
     def end(self) -> None:
         if self.running:
-            how = how_to_go_on(self.session_id).removesuffix(' "go on"')
+            how = how_to_go_on(self.session_id).removesuffix(GO_ON)
             self.screen.line(self.screen.style(f"no ending is on record yet. To go on: {how}", "yellow"))
 
 
