@@ -20,7 +20,7 @@ from latchstep.errors import FatalToolError, ToolError
 from latchstep.tool.base import Context, Tool
 from latchstep.tool.threads import invoke
 
-from .tools import call_context
+from .tools import bounded, call_context
 
 if TYPE_CHECKING:
     from .crew import Member
@@ -38,7 +38,7 @@ async def consult(session: Session, action: Consult) -> None:
         session.crew.start(call_id, work, tool.timeout or session.limits.tool_timeout)
     while (ended := await session.crew.next()) is not None:
         if ended.how != "interrupted":
-            await session.emit(_made_of(entries[ended.key], ended))
+            await session.emit(_made_of(session, entries[ended.key], ended))
 
 
 async def _looked_at(tool: Tool, entry: OpenCall, context: Context) -> dict[str, Any] | Verdict:
@@ -56,15 +56,15 @@ async def _looked_at(tool: Tool, entry: OpenCall, context: Context) -> dict[str,
     return kept
 
 
-def _made_of(entry: OpenCall, ended: Member) -> Event:
+def _made_of(session: Session, entry: OpenCall, ended: Member) -> Event:
     said = ended.value
     if ended.how == "timed_out":
         return result(entry, "error", wording.hook_failed(f"it took longer than {ended.seconds:g} s"), True)
     if ended.error is not None:
-        text = wording.hook_failed(clean(wording.of_error(ended.error)))
+        text = wording.hook_failed(bounded(session, clean(wording.of_error(ended.error))))
         return result(entry, "error", text, True, fatal=isinstance(ended.error, FatalToolError))
     if isinstance(said, Verdict):
-        return result(entry, "denied", wording.denied(clean(said.text), "a hook"), False)
+        return result(entry, "denied", wording.denied(bounded(session, clean(said.text)), "a hook"), False)
     if _SORTED.encode(said) == _SORTED.encode(entry.call.arguments):
         return CallKept(call_id=entry.call.id)
     return CallChanged(call_id=entry.call.id, arguments=said)

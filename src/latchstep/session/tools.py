@@ -235,7 +235,7 @@ def bounded(session: Session, text: str) -> str:
         return _masked(session, text)
     first, last = most * 2 // 3, most // 3
     head = _masked(session, text[: first + _SPAN])[:first]
-    tail = _masked(session, text[-last - _SPAN :])[-last:]
+    tail = _masked(session, text[-last - _SPAN :])[-last:] if last else ""
     return f"{head}\n[… {len(text) - first - last} characters left out (max_result is {most}) …]\n{tail}"
 
 
