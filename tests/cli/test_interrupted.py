@@ -204,7 +204,7 @@ def test_a_failed_turn_is_asked_again_without_a_task(home: Home) -> None:
     with StrictChat([["#STATUS 400"], text_answer("Hi."), text_answer("never")]) as server:
         failed = home.run("run", "hi", "--base-url", server.url)
         assert (failed.status, home.ending()["error"]["kind"]) == (1, "MODEL_BAD_REQUEST")
-        assert f"To ask the last turn again: latchstep resume --session {home.session().name}\n" in failed.out
+        assert f"To go on: latchstep resume --session {home.session().name}  # asks the last turn again\n" in failed.out
         again = home.run("resume")
         assert (again.status, home.ending()["status"]) == (0, "completed")
         assert "asking the last turn again" in again.out

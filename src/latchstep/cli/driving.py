@@ -112,7 +112,7 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
         screen.line(screen.style(row, "yellow"))
     closing(ending, time.monotonic() - began, session.id, str(session.journal.directory or "memory"), screen)
     if ending.status == "failed" and session.state.answerable:
-        screen.line(f"To ask the last turn again: {how_to_go_on(session.id).removesuffix(GO_ON)}")
+        screen.line(f"To go on: {how_to_go_on(session.id).removesuffix(GO_ON)}  # asks the last turn again")
     elif ending.status not in ("completed", "cancelled"):
         screen.line(f"To go on: {how_to_go_on(session.id)}")
     elif ending.status == "cancelled":
