@@ -11,6 +11,7 @@ import latchstep as ls
 from latchstep.core.message import Message, Text
 from latchstep.model.retry import retrying
 from latchstep.model.transform import transformed
+from tests.crash.simulate import check_request
 from tests.session.fakes import Chunks, call, calling, check_requests, done, go, session_of
 
 
@@ -50,8 +51,6 @@ def test_a_history_cut_anywhere_is_still_a_valid_request(keep: int) -> None:
     if result.status == "failed":  # only results were left, whose calls are gone
         assert "left no message" in (result.error.message if result.error else "")
     for request in inner.requests:
-        from tests.crash.simulate import check_request
-
         check_request(list(request.messages))
 
 

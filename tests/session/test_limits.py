@@ -373,3 +373,13 @@ def test_a_run_that_breaks_says_what_it_cost() -> None:
 
     result = go(session_of(Chunks([calling(call("broken"), cost=0.5)]), [broken]).run("go"))
     assert (result.status, result.cost) == ("failed", 0.5)
+
+
+def test_the_model_reads_the_warning_once_after_the_results() -> None:
+    model = Chunks(*[[calling(call("look", n=n))] for n in range(20)])
+    result, journal = run(model, max_steps=10)
+    assert ended(result) == ("max_steps", "MAX_STEPS")
+    warned = [n for n, request in enumerate(model.requests, 1) if "8 of 10 steps" in request.messages[-1].text]
+    assert warned == [9]
+    assert [event.about for event in journal.of(ev.MessageAccepted)] == ["", "max_steps"]
+    check_requests(model.requests)
