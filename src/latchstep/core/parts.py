@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
@@ -13,11 +14,13 @@ CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "fi
 
 
 class OpenCall(msgspec.Struct, omit_defaults=True):
-    """A call of the turn under way. `stale`: a question about it was open when the process died."""
+    """A call of the turn under way. `stale`: a question about it was open when the process died. `hooks`: what those
+    before it did, once they have looked; `call` has the arguments they made."""
 
     call: ToolCall
     status: CallStatus = "new"
     stale: bool = False
+    hooks: Literal["", "kept", "changed"] = ""
     found: Any = None
     question: str = ""
     reason: str = ""
@@ -47,7 +50,8 @@ class OpenRequest(msgspec.Struct, frozen=True):
 
 class RunState(msgspec.Struct, omit_defaults=True):
     """Counters and outcome of the run under way, or of the last one. `started` is how it began, `model` what the
-    session changed to since, if it did."""
+    session changed to since, if it did. `cost` is the exact sum of what was recorded. `warned` names the bounds the
+    model was told of before they were reached. `stopping`: no further request opens."""
 
     run_id: str
     started: ev.RunStarted
@@ -56,7 +60,8 @@ class RunState(msgspec.Struct, omit_defaults=True):
     steps: int = 0
     tool_calls: int = 0
     usage: Usage = Usage()
-    cost: float | None = None
+    results: int = 0
+    cost: Decimal | None = None
     cost_known: bool = True
     elapsed: float = 0.0
     truncations: int = 0
@@ -66,8 +71,20 @@ class RunState(msgspec.Struct, omit_defaults=True):
     corrections: int = 0
     wrote: bool = False
     corrected: bool = False
+    warned: tuple[str, ...] = ()
+    stopping: bool = False
     cancelled: bool = False
     cancel_reason: str = ""
     clock: ev.ClockPassed | None = None
     error: ev.ErrorInfo | None = None
     output_tokens: int = 0
+
+    @property
+    def dollars(self) -> float | None:
+        """What the run cost so far, None while any of it is unknown."""
+        return float(self.cost) if self.cost is not None and self.cost_known else None
+
+    @property
+    def ending(self) -> bool:
+        """Under way, but whatever is said to it now, it opens no further request."""
+        return self.active and bool(self.cancelled or self.stopping or self.clock or self.error)

@@ -6,13 +6,14 @@ clock or decides anything; what must happen next is `decide`'s answer.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from . import event as ev
-from .message import Message, StopReason, ToolResult, Usage, tool_message
+from .message import Image, Message, StopReason, Text, ToolResult, Usage, tool_message
 from .parts import OpenCall, OpenRequest, Queued, RunState
 
 MAX_PERIOD = 4
@@ -77,12 +78,22 @@ class State(msgspec.Struct, omit_defaults=True):
             case ev.ModelSwitched():
                 if self.run is not None and not event.request_id:
                     self.run.model = event.new
+            case ev.CallChanged():
+                entry = self.open_call(event.call_id)
+                entry.call, entry.hooks = msgspec.structs.replace(entry.call, arguments=event.arguments), "changed"
+            case ev.CallKept():
+                self.open_call(event.call_id).hooks = "kept"
             case ev.ApprovalRequested():
                 self._asked(event)
             case ev.ApprovalAnswered():
                 self._answered(event)
             case ev.ApprovalAbandoned():
                 self._abandoned(event)
+            case ev.MessageEdited():
+                self.queue = [
+                    Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
+                    for item in self.queue
+                ]
             case ev.MessageWithdrawn():
                 self.queue = [queued for queued in self.queue if queued.message_id != event.message_id]
             case ev.CancelRequested():
@@ -118,6 +129,8 @@ class State(msgspec.Struct, omit_defaults=True):
             self.checks = []
         elif event.source == "correction" and self.run is not None:
             self.run.corrections += 1
+        elif event.about and self.run is not None:
+            self.run.warned += (event.about,)
         elif event.source == "notice":
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":
@@ -126,10 +139,10 @@ class State(msgspec.Struct, omit_defaults=True):
     def _requested(self, event: ev.ModelRequested) -> None:
         self.transcript.extend(self.outgoing(event.carries))
         self.turn, self.joined, self.answered = [], 0, None
-        if event.carries:
-            if any(item.source in PEOPLE for item in self.queue if item.message_id in event.carries):
+        if carried := set(event.carries):
+            if any(item.source in PEOPLE for item in self.queue if item.message_id in carried):
                 self._forget_repetition()  # asked anew, doing the same again is no loop
-            self.queue = [queued for queued in self.queue if queued.message_id not in event.carries]
+            self.queue = [queued for queued in self.queue if queued.message_id not in carried]
         if self.request is None or self.request.request_id != event.request_id:
             self.requests += 1
         self.request = OpenRequest(event.request_id, event.attempt)
@@ -137,7 +150,16 @@ class State(msgspec.Struct, omit_defaults=True):
     def outgoing(self, carries: tuple[str, ...]) -> list[Message]:
         """What a request carrying these queued messages adds to the transcript: open results, then them."""
         results = [tool_message(entry.result) for entry in self.turn[self.joined :] if entry.result is not None]
-        return results + [queued.message for queued in self.queue if queued.message_id in carries]
+        carried = set(carries)
+        return results + [queued.message for queued in self.queue if queued.message_id in carried]
+
+    @property
+    def answerable(self) -> bool:
+        """There is something for the model to answer, though nothing new is said: its own words were not the last."""
+        last = self.transcript[-1] if self.transcript else None
+        if self.queue or last is None or (self.finished is not None and self.finished.status == "completed"):
+            return bool(self.queue)
+        return last.role != "assistant" or bool(last.calls) or self.stop == "paused"
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         message = event.message
@@ -168,7 +190,7 @@ class State(msgspec.Struct, omit_defaults=True):
         self.place += 1
         if (run := self.run) is None:
             return
-        self._spend(run, event.usage, None if event.usage.total else 0.0)
+        self._spend(run, event.usage, 0.0 if event.cost is None and not event.usage.total else event.cost)
         if event.next == "ask_again":
             run.empties += 1
         if event.next == "give_up":
@@ -179,7 +201,7 @@ class State(msgspec.Struct, omit_defaults=True):
         if cost is None:
             run.cost_known = False
         elif cost:
-            run.cost = (run.cost or 0.0) + cost
+            run.cost = (run.cost or 0) + Decimal(repr(cost))
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -224,6 +246,8 @@ class State(msgspec.Struct, omit_defaults=True):
         entry.status = "finished"
         self.pending -= 1
         entry.result = ToolResult(event.call_id, event.name, event.content, event.outcome, event.is_error)
+        if self.run is not None:
+            self.run.results += _size(event.content)
         if event.fatal and self.run is not None:
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
             self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
@@ -271,7 +295,11 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _cancelled(self, event: ev.CancelRequested) -> None:
         if self.run is not None and self.run.active:
-            self.run.cancelled, self.run.cancel_reason = True, event.reason or event.by
+            self.run.cancel_reason = event.reason or event.by
+            if event.after_turn:
+                self.run.stopping = True
+            else:
+                self.run.cancelled = True
 
     def _run_started(self, event: ev.RunStarted) -> None:
         self.transcript.extend(self.outgoing(()))
@@ -318,6 +346,13 @@ class State(msgspec.Struct, omit_defaults=True):
         for name in self.__struct_fields__:
             if name not in ("transcript", "ids"):
                 setattr(self, name, getattr(saved, name))
+
+
+def _size(content: str | tuple[Text | Image, ...]) -> int:
+    """Characters of a result, those of its pictures in base64 too."""
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.data if isinstance(part, Image) else part.text) for part in content)
 
 
 _SORTED = msgspec.json.Encoder(order="sorted")
