@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "latchstep"
 FILES = sorted(path for path in SRC.rglob("*.py") if "demo_project" not in path.parts)
 
-MAX_FILE, MAX_FUNCTION, MAX_DECIDE, MAX_TOTAL = 400, 60, 220, 21_500
+MAX_FILE, MAX_FUNCTION, MAX_DECIDE, MAX_TOTAL = 400, 60, 220, 28_000
 
 LAYERS = {
     "errors": 0,
@@ -118,7 +118,7 @@ SPAWNING = {
 
 def test_one_place_spawns_processes() -> None:
     """The spawner and its program (`guard`, `spawnd`, `proctable`). The demo forks once, before anything else runs: a
-    process must die for it."""
+    process must die for it. A keyring's command runs before anything else, at the person's own terminal."""
     found = set()
     for path in FILES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -132,7 +132,9 @@ def test_one_place_spawns_processes() -> None:
         names |= {name.rsplit(".", 1)[-1] for name in imports(path)}
         if names & SPAWNING:
             found.add(str(path.relative_to(SRC)))
-    assert found == {"tool/spawner.py", "tool/guard.py", "tool/spawnd.py", "tool/proctable.py", "cli/demo.py"}
+    assert found == {
+        "tool/spawner.py", "tool/guard.py", "tool/spawnd.py", "tool/proctable.py", "cli/demo.py", "cli/keys.py",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))

@@ -1,4 +1,4 @@
-"""The only HTTP client, over `httpx2`, which is imported at the first call: one streaming POST, and a small GET.
+"""The only HTTP client, over `httpx2`, which is imported at the first call: a streaming POST, a small GET, a page.
 
 Rule: the caller gets bytes, or one `ModelError` of kind `network`, `timeout` or `bad_request`; no wait is
 without a deadline. One client an event loop, built on first use, kept for its connections, closed with the loop.
@@ -132,6 +132,51 @@ async def get(url: str, *, within: float, most: int) -> tuple[int, bytes]:
         while len(body) <= most and (piece := await answer.read()):
             body += piece
         return answer.status, body[:most]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one GET. location: where a redirect leads. cut: the body was longer than was read."""
+
+    status: int
+    content_type: str
+    location: str
+    body: bytes
+    cut: bool
+
+
+async def get_page(url: str, address: str, *, within: float, most: int) -> Page:
+    """GET a page from this IP address of its host, and from no other: no name is resolved, no proxy asked, no cookie
+    or key sent, no redirect followed. The certificate is the host's. Raises ModelError."""
+    import httpx2
+
+    asked = httpx2.URL(url)
+    host = asked.host
+    try:
+        async with (
+            httpx2.AsyncClient(verify=_ssl_context(asked.scheme == "https"), trust_env=False, timeout=within) as client,
+            client.stream(
+                "GET",
+                asked.copy_with(host=address),
+                headers={"host": asked.netloc.decode(), "user-agent": "latchstep", "accept-encoding": "identity"},
+                extensions={"sni_hostname": host},
+            ) as response,
+        ):
+            body = b""
+            async for piece in response.aiter_raw():
+                body += piece
+                if len(body) > most:
+                    break
+            return Page(
+                status=response.status_code,
+                content_type=response.headers.get("content-type", ""),
+                location=response.headers.get("location", ""),
+                body=body[:most],
+                cut=len(body) > most,
+            )
+    except httpx2.TimeoutException:
+        raise ModelError("timeout", f"{host} sent no answer within {within:g} s") from None
+    except Exception as error:
+        raise network_error(error, host) from error
 
 
 @asynccontextmanager

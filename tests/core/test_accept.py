@@ -13,7 +13,8 @@ from latchstep.core import event as ev
 from latchstep.core.accept import LEGAL_ID, accept, storable, storable_message
 from latchstep.core.chunk import Completed
 from latchstep.core.message import Image, Message, Provider, Text, Thinking, ToolCall, ToolResult, Usage
-from latchstep.core.state import OpenRequest, RunState, State
+from latchstep.core.parts import OpenRequest, RunState
+from latchstep.core.state import State
 from latchstep.errors import DefinitionError
 
 

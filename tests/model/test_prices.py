@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from latchstep.core.chunk import Completed
+from latchstep.core.chunk import Completed, Failed
 from latchstep.core.message import Text, Usage
 from latchstep.errors import ModelError
 from latchstep.model.prices import Priced, price, priced
+from latchstep.model.retry import retrying
 from tests.model.test_fallback import ask
 from tests.model.test_retry import PART, Scripted
 
@@ -106,3 +107,18 @@ assert type(model("openai:gpt-4o").inner).__name__ == "Wire"
 def test_the_table_is_loaded_after_the_first_answer_and_off_the_loop(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_attempt_that_failed_after_it_was_counted_has_its_price_too() -> None:
+    _, error = ask(priced(Scripted([PART, ModelError("server", "x", usage=USAGE)]), "gpt-4o", OPENAI))
+    assert error is not None
+    assert error.cost == cost()
+    _, error = ask(priced(Scripted([ModelError("server", "x", usage=USAGE)]), "nosuch", OPENAI))
+    assert error is not None
+    assert error.cost is None
+    inner = priced(Scripted([ModelError("server", "x", usage=USAGE)], [ModelError("auth", "y")]), "gpt-4o", OPENAI)
+    chunks, error = ask(retrying(inner, base=0.0))
+    assert isinstance(chunks[0], Failed)
+    assert (chunks[0].usage, chunks[0].cost) == (USAGE, cost())
+    assert error is not None
+    assert (error.usage, error.cost) == (None, None)

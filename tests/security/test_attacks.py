@@ -7,12 +7,13 @@ nothing.
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from latchstep.tool.sandbox import NOT_COVERED
-from latchstep.tool.traces import new_or_changed, traces
+from latchstep.tool.startfiles import changed_start_files
 
 from .attacks import ATTACKS, NEVER, Attack
 from .conftest import Grounds
@@ -37,13 +38,13 @@ def name_of(attack: Attack) -> str:
 def test_an_attack_does_not_reach_its_goal(attack: Attack, identity: str, level: str, ground_of: Grounds) -> None:
     ground = ground_of(identity, level)
     ground.restore()
-    before = traces(str(ground.root))
+    since = time.time() - 0.01  # the clock of files is a little behind
     try:
         ended = ground.run(attack.script)
         if attack.after:
             ground.git(*attack.after.split())
         reached = attack.reached(ground, ended)
-        after = traces(str(ground.root))
+        listed, _ = changed_start_files(ground.root, since)
         honest = ground.run("echo fine > honest && cat honest && python3 -c 'print(40 + 2)'")
     finally:
         put_back(ground, attack)
@@ -54,7 +55,7 @@ def test_an_attack_does_not_reach_its_goal(attack: Attack, identity: str, level:
     elif level not in attack.escapes:
         assert not reached, ended
     elif reached and attack.after:
-        assert new_or_changed(before, after), "what the level lets through is listed at the end of the run"
+        assert listed, "what the level lets through is listed at the end of the run"
 
 
 def put_back(ground: Ground, attack: Attack) -> None:

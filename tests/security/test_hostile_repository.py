@@ -116,7 +116,7 @@ def test_a_run_in_mode_auto_survives_its_own_build_script(home: Home) -> None:
     assert "hooks/pre-commit: this path is never written by file tools" in told
     assert not (home.workspace / ".latchstep").exists()
     assert not (home.workspace / ".git/commondir").exists()
-    assert "look before you do:\n  .envrc\n" in done.out
+    assert "Changed during this run, and run by itself later:\n  .envrc: the shell may run it\n" in done.out
     alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=False).stdout
     assert "sleep 4242424" not in alive
     assert "git's config, hooks and attributes are read-only in the sandbox" in told

@@ -9,12 +9,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from latchstep.errors import ToolError
-from latchstep.tool.edit import replace_text
-from latchstep.tool.encoding import decode, to_lf
+from latchstep.tool.encoding import Decoded, decode, to_lf
+from latchstep.tool.replace import Change, replace_texts
 
 from .test_write import Files, files, sha256
 
 __all__ = ["files"]
+
+
+def replace_text(path: str, file: Decoded, old: str, new: str, every: bool = False) -> tuple[bytes, list[int]]:
+    done = replace_texts(path, file, [Change(old, new, every)])
+    return done.data, done.lines
 
 
 def edited(data: bytes, old: str, new: str, every: bool = False) -> bytes:
@@ -110,8 +115,8 @@ def second(value):
     ("old", "words"),
     [
         (
-            "def first(value):\n    if value:",
-            ["blanks differ", "Nearest text, lines 3-4:", "     4| \tif value:", "-    if value:", "+\tif value:"],
+            "def first(value):\n    if  value:",
+            ["blanks differ", "Nearest text, lines 3-4:", "     4| \tif value:", "-    if  value:", "+\tif value:"],
         ),
         ("    return ‘two’ – 1", ["quotes, dashes", "    10|     return 'two' - 1"]),
         ("DEF SECOND(VALUE):", ["letter case"]),
@@ -277,3 +282,129 @@ def test_the_reference_itself_is_not_blind(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8-sig")
     path.write_text(text.replace("return 1", "return 3"))
     assert path.read_bytes() != edited(B64, "return 1", "return 3")
+
+
+# Many at once
+
+
+def test_many_edits_are_matched_against_the_file_as_it_was(files: Files) -> None:
+    (files.root / "f").write_bytes(b"one\r\ntwo\r\nthree\r\n")
+    edits = [{"old": "three", "new": "one"}, {"old": "one", "new": "three"}, {"old": "two\n", "new": "2\nand\n"}]
+    output = files.do("edit", path="f", edits=edits)
+    assert output.content == "Replaced 3 occurrences in f (line 1, 2, 3)."
+    assert (files.root / "f").read_bytes() == b"three\r\n2\r\nand\r\none\r\n"
+
+
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        ([{"old": "one", "new": "1"}, {"old": "nine", "new": "9"}], "edits[1]: old was not found"),
+        ([{"old": "one\ntwo", "new": "x"}, {"old": "two\nthree", "new": "y"}], "same text of f (line 2)"),
+        ([{"old": "one", "new": "x"}, {"old": "one", "new": "y"}], "same text of f (line 1)"),
+        ([{"old": "e", "new": "x"}, {"old": "two", "new": "2"}], "edits[0]: old occurs"),
+    ],
+)
+def test_one_that_cannot_be_made_leaves_all_unmade(files: Files, edits: list[dict[str, str]], words: str) -> None:
+    (files.root / "f").write_text("one\ntwo\nthree\n")
+    with pytest.raises(ToolError) as caught:
+        files.prepare("edit", path="f", edits=edits)
+    assert words in str(caught.value)
+    assert (files.root / "f").read_text() == "one\ntwo\nthree\n"
+
+
+def test_both_forms_in_one_call_are_refused(files: Files) -> None:
+    (files.root / "f").write_text("a b")
+    with pytest.raises(ToolError, match="not both"):
+        files.prepare("edit", path="f", old="a", new="b", edits=[{"old": "b", "new": "c"}])
+
+
+@settings(max_examples=200, deadline=None)
+@given(contents, st.data())
+def test_many_edits_equal_a_naive_rebuild(body: bytes, data: st.DataObject) -> None:
+    """Spans of the text are replaced by others; whatever is made is what putting the pieces together by hand gives."""
+    decoded = decode(body)
+    assert decoded is not None
+    text = decoded.text
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6, unique=True)))
+    wanted, pieces, at = [], [], 0
+    for first, last in zip(cuts[::2], cuts[1::2], strict=False):
+        new = data.draw(texts.map(to_lf))
+        wanted.append(Change(text[first:last], new))
+        pieces += [text[at:first], new]
+        at = last
+    try:
+        done = replace_texts("f", decoded, wanted)
+    except ToolError:
+        return
+    if all(text.count(change.old) == 1 for change in wanted) and at < len(text):
+        after = decode(done.data)
+        if after is not None and after.encoding == decoded.encoding and after.damaged == decoded.damaged:
+            assert after.text == "".join([*pieces, text[at:]])
+
+
+# Nearly
+
+
+@pytest.mark.parametrize(
+    ("data", "change", "result", "note"),
+    [
+        ("say(“hi”)\n", ('say("hi")', 'say("hello")'), "say(“hello”)\n", "quotes"),
+        ("a\u00a0b c\n", ("a b c", "a b d"), "a\u00a0b d\n", "no-break"),
+        (
+            "if x:\n\ta()\n\t\tb()\n",
+            ("    a()\n        b()\n", "    a()\n        2\n"),
+            "if x:\n\ta()\n\t\t2\n",
+            "indentation",
+        ),
+        ("  f():\n    pass\n", ("f():\n  pass", "f():\n  go"), "  f():\n    go\n", "indentation"),
+        ("    a()\n    b()\n", ("a()\nb()\n", "a()\nif c:\n  b()\n"), "    a()\n    if c:\n      b()\n", "indentation"),
+    ],
+)
+def test_what_can_mean_only_one_place_is_made_there_and_said(
+    files: Files, data: str, change: tuple[str, str], result: str, note: str
+) -> None:
+    old, new = change
+    (files.root / "f").write_text(data)
+    output = files.do("edit", path="f", old=old, new=new)
+    assert "Note: " in str(output.content)
+    assert note in str(output.content)
+    assert (files.root / "f").read_text() == result
+
+
+@pytest.mark.parametrize(
+    ("data", "old"),
+    [
+        ("“a”\n‘a’ “a”\n", '"a"'),  # two places
+        ("\tone()\n  one()\n", "    one()"),
+        ("\tone()\n   two()\n", "    one()\n    two()"),  # no one rule for both lines
+        ("a – b\n", "a - b"),  # a dash is no quote
+    ],
+)
+def test_what_could_mean_more_or_other_is_refused(data: str, old: str) -> None:
+    with pytest.raises(ToolError, match="not found"):
+        edited(data.encode(), old, "something")
+
+
+indents = st.sampled_from(["", "  ", "    ", "\t", "\t\t", "        "])
+rows = st.lists(st.tuples(indents, st.sampled_from(["a()", "b()", "c “x”", ""])), min_size=1, max_size=6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows, st.data())
+def test_tolerance_never_touches_other_lines(lines: list[tuple[str, str]], data: st.DataObject) -> None:
+    text = "\n".join(lead + word for lead, word in lines) + "\n"
+    first = data.draw(st.integers(0, len(lines) - 1))
+    last = data.draw(st.integers(first + 1, len(lines)))
+    lead = data.draw(indents)
+    old = "\n".join(lead + word.replace("“", '"').replace("”", '"') for _, word in lines[first:last])
+    if old in text:
+        return
+    try:
+        after = edited(text.encode(), old, old + "z").decode()
+    except ToolError:
+        return
+    before, now = text.split("\n"), after.split("\n")
+    assert len(before) == len(now)
+    changed = [number for number, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
+    assert len(changed) == 1
+    assert now[changed[0]].strip() == before[changed[0]].strip() + "z"

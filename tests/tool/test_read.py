@@ -43,14 +43,16 @@ def text_of(output: Output) -> str:
     return "\n".join(part.text for part in output.content if isinstance(part, Text))
 
 
-def test_the_five_tools_and_their_traits(workspace: Workspace) -> None:
+def test_the_tools_and_their_traits(workspace: Workspace) -> None:
     tools = file_tools(workspace, Seen())
     assert [(t.name, t.effect, t.replay) for t in tools] == [
         ("read", "read", "safe"),
         ("list", "read", "safe"),
+        ("find", "read", "safe"),
         ("grep", "read", "safe"),
         ("write", "write", "never"),
         ("edit", "write", "never"),
+        ("apply_patch", "write", "never"),
     ]
     for each in tools:
         assert each.description

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from latchstep.errors import ToolError
+from latchstep.tool.apply_patch import apply_patch_tool
 from latchstep.tool.base import Context, Output, Tool
 from latchstep.tool.change import reader_marks
 from latchstep.tool.define import render
@@ -35,7 +36,7 @@ class Files:
         self.build()
 
     def build(self) -> None:
-        makers = (read_tool, write_tool, edit_tool)
+        makers = (read_tool, write_tool, edit_tool, apply_patch_tool)
         self.tools = {tool.name: tool for tool in (make(self.workspace, self.seen) for make in makers)}
 
     def prepare(self, name: str, **arguments: Any) -> tuple[Tool, dict[str, Any], Any]:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -41,8 +41,13 @@ EXIT = {
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+MAX_START_FILES = 20
+"""Files that run by themselves later, named at the end of a run."""
+
 AGAIN = 0.02
 """Seconds between two tries of a cancel that the run has not recorded yet."""
+
+GO_ON = ' "go on"'
 
 Show = Callable[[ev.Event], None]
 
@@ -83,6 +88,8 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
     began = time.monotonic()
     try:
         _opening(screen, session)
+        if task is None and not session.unfinished:
+            screen.line(screen.style("asking the last turn again", "yellow"))
     except OutputLost as error:
         return _unheard(session, error, 1)
     if session.unfinished:
@@ -101,10 +108,12 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
             await ticking
     if lost is not None:
         return _unheard(session, lost, EXIT[ending.status])
-    for line in _look_there(session):
-        screen.line(screen.style(line, "yellow"))
+    for row in _start_files(session):
+        screen.line(screen.style(row, "yellow"))
     closing(ending, time.monotonic() - began, session.id, str(session.journal.directory or "memory"), screen)
-    if ending.status not in ("completed", "cancelled"):
+    if ending.status == "failed" and session.state.answerable:
+        screen.line(f"To go on: {how_to_go_on(session.id).removesuffix(GO_ON)}  # asks the last turn again")
+    elif ending.status not in ("completed", "cancelled"):
         screen.line(f"To go on: {how_to_go_on(session.id)}")
     elif ending.status == "cancelled":
         screen.line(f"The session is kept. To go on: {how_to_go_on(session.id)}")
@@ -122,10 +131,23 @@ async def _as_json(session: Session, task: str | None, watch: Show) -> int:
     except OutputLost as error:
         return _unheard(session, error, 1)
     ending, lost = await _follow(session, task, show)
-    with suppress(OutputLost):
-        for line in _look_there(session):
-            put(sys.stderr, f"{line}\n")
     return EXIT[ending.status] if lost is None else _unheard(session, lost, EXIT[ending.status])
+
+
+def _start_files(session: Session) -> list[str]:
+    """What the run left behind that runs by itself later, in rows; none where nothing was changed."""
+    from latchstep.tool.startfiles import changed_start_files
+
+    run, root = session.state.run, session.kit.workspace
+    if run is None or not run.wrote or root is None or not root.is_dir():
+        return []
+    found, whole = changed_start_files(root, run.started.time)
+    rows = [f"  {one_line(it.path, 100)}: {it.why}" for it in found[:MAX_START_FILES]]
+    if len(found) > MAX_START_FILES:
+        rows.append(f"  … and {len(found) - MAX_START_FILES} more")
+    if not whole:
+        rows.append("  … the tree is too large to be looked through; there may be more")
+    return ["Changed during this run, and run by itself later:", *rows] if rows else []
 
 
 def put_json(event: ev.Event) -> None:
@@ -162,7 +184,7 @@ def _unheard(session: Session, lost: OutputLost, status: int) -> int:
 
 
 def how_to_go_on(session_id: str) -> str:
-    return f'latchstep resume --session {session_id} "go on"'
+    return f"latchstep resume --session {session_id}{GO_ON}"
 
 
 def _opening(screen: Screen, session: Session) -> None:
@@ -196,13 +218,6 @@ def holds(setup: dict[str, Any]) -> str:
             net = str(setup.get("net", "none"))
             words = {"none": "no network", "host": "network of this machine"}
             return f"sandbox {level}, {words.get(net) or one_line(net.replace('allow:', 'network of '), 60)}"
-
-
-def _look_there(session: Session) -> Iterator[str]:
-    """What the run left in the workspace that starts by itself, outside of any sandbox."""
-    if lines := session.kit.started_outside():
-        yield "New or changed, and started by git, a shell or an editor that is used here; look before you do:"
-        yield from (f"  {one_line(line, 200)}" for line in lines)
 
 
 def _in_doubt(session: Session, entry: Any) -> str:

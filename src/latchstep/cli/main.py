@@ -116,6 +116,17 @@ def demo(crash: bool) -> int:
 
 
 @cli.command()
+@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Which folder (default: here).")
+@click.option("--yes", is_flag=True, help="Trust it without a question.")
+@click.option("--revoke", is_flag=True, help="Do not trust it any more.")
+def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
+    """Show what a folder configures, and vouch for it."""
+    from .trusting import trust
+
+    return trust(cwd, yes, revoke)
+
+
+@cli.command()
 def models() -> int:
     """List the services, which of them can be used here, and why the others cannot."""
     from .models import list_models

@@ -56,7 +56,10 @@ class _Listing(msgspec.Struct):
 
 def list_models() -> int:
     """One line a service, and what is used without `--model`."""
+    from .keys import bring_keys
+
     screen = Screen()
+    bring_keys("")
     offers = survey()
     widest = max(len(example) for offer in offers if len(example := offer.example) <= 40)
     for offer in offers:

@@ -46,7 +46,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     model: str = ""
     base_url: str = ""
     cut: bool = False
-    mode: str = "ask"
+    mode: str = ""
     allow: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
@@ -85,9 +85,9 @@ def resume_session(
     journal = store.open(session_id)
     try:
         state = fold(journal.live())
-        if text is None and (state.run is None or not state.run.active):
+        if text is None and not (state.run is not None and (state.run.active or state.answerable)):
             raise SessionError(
-                f"session {session_id} has no unfinished run; give it a task: "
+                f"session {session_id} has no unfinished run, and nothing that waits for an answer; give it a task: "
                 f"latchstep resume --session {session_id} TASK"
             )
         model, setup = resolve(asked(recorded(state), **options))
@@ -210,6 +210,8 @@ def resolve(setup: Setup) -> tuple[Model, Setup]:
 
     from latchstep.model.catalog import SERVICES, model
 
+    from .keys import bring_keys
+
     if setup.cut:
         raise DefinitionError(
             f"the server's URL ({setup.base_url}) had a user, a password or a query, which are not kept on record; "
@@ -217,10 +219,12 @@ def resolve(setup: Setup) -> tuple[Model, Setup]:
         )
     name = setup.model or os.environ.get("LATCHSTEP_MODEL", "")
     if not name and not setup.base_url:
+        bring_keys("")
         name = _first_usable()
     provider, bare = name.partition(":")[0], ":" not in name and (name != "local" or bool(setup.base_url))
     if bare or (setup.base_url and provider not in SERVICES):
         provider, name = "openai-chat", f"openai-chat:{name or 'default'}"
+    bring_keys(f"{provider}:")
     url = setup.base_url or (os.environ.get("OPENAI_BASE_URL", "") if provider == "openai-chat" else "")
     try:
         built = model(name, base_url=url or None)
@@ -338,7 +342,13 @@ def prepare(
     """What a run works with, and its rules. Without a screen nobody is asked. Raises DefinitionError."""
     from latchstep.tool.head import head_of
 
+    from .trusting import config_of, say_standing, under
+
     asks = screen is not None and can_ask()
+    config = config_of(root)
+    setup = under(setup, config)
+    if screen is not None:
+        say_standing(config, screen)
     sandbox = confinement(root, setup, directory, screen, path)
     setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
     policy = preset(setup.mode, setup.allow, asks=asks, sandboxed=setup.level in CONFINING)  # type: ignore[arg-type]
@@ -350,6 +360,8 @@ def prepare(
         setup=msgspec.to_builtins(setup),
         path=path,
         sandbox=sandbox,
+        notes=config.instructions,
+        trusted=config.standing == "trusted",
     )
     kit.head = head_of(root)
     limits = Limits(max_steps=setup.max_steps) if setup.max_steps else Limits()

@@ -6,6 +6,7 @@ legal for every wire; blank text is dropped; an answer with nothing in it is a f
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from typing import get_args
@@ -30,7 +31,8 @@ from .message import (
     clean,
     clean_json,
 )
-from .state import OpenRequest, State
+from .parts import OpenRequest
+from .state import State
 
 STOP_REASONS = frozenset(get_args(StopReason))
 
@@ -69,6 +71,7 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
             failed,
             next="ask_again" if empties < max_empty and answer.stop_reason != "length" else "give_up",
             usage=answer.usage,
+            cost=dollars(answer.cost),
             stop_reason=answer.stop_reason,
             raw_stop_reason=raw,
         )
@@ -78,8 +81,14 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         stop_reason=answer.stop_reason,
         raw_stop_reason=raw,
         usage=answer.usage,
-        cost=answer.cost,
+        cost=dollars(answer.cost),
     )
+
+
+def dollars(cost: object) -> float | None:
+    """A cost that can be recorded and added up; anything else is unknown."""
+    known = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
+    return float(cost) if known else None  # type: ignore[arg-type]
 
 
 def _unusable(request: OpenRequest, kind: str, message: str) -> ModelFailed:

@@ -18,6 +18,12 @@ class CallModel(msgspec.Struct, frozen=True):
     carries: tuple[str, ...] = ()
 
 
+class Consult(msgspec.Struct, frozen=True):
+    """Let the hooks before these calls look at them: each changes, refuses or keeps its call."""
+
+    calls: tuple[str, ...]
+
+
 class Ask(msgspec.Struct, frozen=True):
     """Prepare these calls and put the question to a person: may they run, or (`doubt`) run again?"""
 
@@ -55,4 +61,4 @@ class Wait(msgspec.Struct, frozen=True):
     why: Literal["idle", "answer"]
 
 
-Action = CallModel | Ask | RunTools | Settle | Check | Note | Wait
+Action = CallModel | Consult | Ask | RunTools | Settle | Check | Note | Wait

@@ -6,82 +6,21 @@ clock or decides anything; what must happen next is `decide`'s answer.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from . import event as ev
-from .message import Message, StopReason, ToolCall, ToolResult, Usage, tool_message
-
-CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "finished"]
+from .message import Image, Message, StopReason, Text, ToolResult, Usage, tool_message
+from .parts import OpenCall, OpenRequest, Queued, RunState
 
 MAX_PERIOD = 4
 """Longest pattern of turns in which a repetition is noticed."""
 
 PEOPLE = ("prompt", "steer", "follow_up")
 """Sources of what a person said."""
-
-
-class OpenCall(msgspec.Struct, omit_defaults=True):
-    """A call of the turn under way. `stale`: a question about it was open when the process died."""
-
-    call: ToolCall
-    status: CallStatus = "new"
-    stale: bool = False
-    found: Any = None
-    question: str = ""
-    reason: str = ""
-    about: Literal["run", "doubt"] = "run"
-    note: str = ""
-    by: str = ""
-    effect: ev.Effect = "write"
-    replay: ev.Replay = "never"
-    key: str = ""
-    result: ToolResult | None = None
-
-
-class Queued(msgspec.Struct, frozen=True):
-    """An accepted message that no request has carried yet."""
-
-    message_id: str
-    source: ev.Source
-    message: Message
-
-
-class OpenRequest(msgspec.Struct, frozen=True):
-    """A model request that has no answer yet: under way, failed, or lost with its process."""
-
-    request_id: str
-    attempt: int = 1
-
-
-class RunState(msgspec.Struct, omit_defaults=True):
-    """Counters and outcome of the run under way, or of the last one. `started` is how it began, `model` what the
-    session changed to since, if it did."""
-
-    run_id: str
-    started: ev.RunStarted
-    model: str = ""
-    active: bool = True
-    steps: int = 0
-    tool_calls: int = 0
-    usage: Usage = Usage()
-    cost: float | None = None
-    cost_known: bool = True
-    elapsed: float = 0.0
-    truncations: int = 0
-    continuations: int = 0
-    empties: int = 0
-    check_rounds: int = 0
-    corrections: int = 0
-    wrote: bool = False
-    corrected: bool = False
-    cancelled: bool = False
-    cancel_reason: str = ""
-    clock: ev.ClockPassed | None = None
-    error: ev.ErrorInfo | None = None
-    output_tokens: int = 0
 
 
 class State(msgspec.Struct, omit_defaults=True):
@@ -139,12 +78,22 @@ class State(msgspec.Struct, omit_defaults=True):
             case ev.ModelSwitched():
                 if self.run is not None and not event.request_id:
                     self.run.model = event.new
+            case ev.CallChanged():
+                entry = self.open_call(event.call_id)
+                entry.call, entry.hooks = msgspec.structs.replace(entry.call, arguments=event.arguments), "changed"
+            case ev.CallKept():
+                self.open_call(event.call_id).hooks = "kept"
             case ev.ApprovalRequested():
                 self._asked(event)
             case ev.ApprovalAnswered():
                 self._answered(event)
             case ev.ApprovalAbandoned():
                 self._abandoned(event)
+            case ev.MessageEdited():
+                self.queue = [
+                    Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
+                    for item in self.queue
+                ]
             case ev.MessageWithdrawn():
                 self.queue = [queued for queued in self.queue if queued.message_id != event.message_id]
             case ev.CancelRequested():
@@ -180,6 +129,8 @@ class State(msgspec.Struct, omit_defaults=True):
             self.checks = []
         elif event.source == "correction" and self.run is not None:
             self.run.corrections += 1
+        elif event.about and self.run is not None:
+            self.run.warned += (event.about,)
         elif event.source == "notice":
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":
@@ -188,10 +139,10 @@ class State(msgspec.Struct, omit_defaults=True):
     def _requested(self, event: ev.ModelRequested) -> None:
         self.transcript.extend(self.outgoing(event.carries))
         self.turn, self.joined, self.answered = [], 0, None
-        if event.carries:
-            if any(item.source in PEOPLE for item in self.queue if item.message_id in event.carries):
+        if carried := set(event.carries):
+            if any(item.source in PEOPLE for item in self.queue if item.message_id in carried):
                 self._forget_repetition()  # asked anew, doing the same again is no loop
-            self.queue = [queued for queued in self.queue if queued.message_id not in event.carries]
+            self.queue = [queued for queued in self.queue if queued.message_id not in carried]
         if self.request is None or self.request.request_id != event.request_id:
             self.requests += 1
         self.request = OpenRequest(event.request_id, event.attempt)
@@ -199,7 +150,16 @@ class State(msgspec.Struct, omit_defaults=True):
     def outgoing(self, carries: tuple[str, ...]) -> list[Message]:
         """What a request carrying these queued messages adds to the transcript: open results, then them."""
         results = [tool_message(entry.result) for entry in self.turn[self.joined :] if entry.result is not None]
-        return results + [queued.message for queued in self.queue if queued.message_id in carries]
+        carried = set(carries)
+        return results + [queued.message for queued in self.queue if queued.message_id in carried]
+
+    @property
+    def answerable(self) -> bool:
+        """There is something for the model to answer, though nothing new is said: its own words were not the last."""
+        last = self.transcript[-1] if self.transcript else None
+        if self.queue or last is None or (self.finished is not None and self.finished.status == "completed"):
+            return bool(self.queue)
+        return last.role != "assistant" or bool(last.calls) or self.stop == "paused"
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         message = event.message
@@ -230,7 +190,7 @@ class State(msgspec.Struct, omit_defaults=True):
         self.place += 1
         if (run := self.run) is None:
             return
-        self._spend(run, event.usage, None if event.usage.total else 0.0)
+        self._spend(run, event.usage, 0.0 if event.cost is None and not event.usage.total else event.cost)
         if event.next == "ask_again":
             run.empties += 1
         if event.next == "give_up":
@@ -241,7 +201,7 @@ class State(msgspec.Struct, omit_defaults=True):
         if cost is None:
             run.cost_known = False
         elif cost:
-            run.cost = (run.cost or 0.0) + cost
+            run.cost = (run.cost or 0) + Decimal(repr(cost))
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -286,12 +246,13 @@ class State(msgspec.Struct, omit_defaults=True):
         entry.status = "finished"
         self.pending -= 1
         entry.result = ToolResult(event.call_id, event.name, event.content, event.outcome, event.is_error)
+        if self.run is not None:
+            self.run.results += _size(event.content)
         if event.fatal and self.run is not None:
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
             self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
-        details = event.details
-        if isinstance(details, dict):
-            path, digest = details.get("path"), details.get("sha256")
+        for file in files_in(event.details):
+            path, digest = file.get("path"), file.get("sha256")
             if isinstance(path, str) and isinstance(digest, str):
                 self.seen[path] = digest
         self._join()
@@ -334,7 +295,11 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _cancelled(self, event: ev.CancelRequested) -> None:
         if self.run is not None and self.run.active:
-            self.run.cancelled, self.run.cancel_reason = True, event.reason or event.by
+            self.run.cancel_reason = event.reason or event.by
+            if event.after_turn:
+                self.run.stopping = True
+            else:
+                self.run.cancelled = True
 
     def _run_started(self, event: ev.RunStarted) -> None:
         self.transcript.extend(self.outgoing(()))
@@ -383,9 +348,24 @@ class State(msgspec.Struct, omit_defaults=True):
                 setattr(self, name, getattr(saved, name))
 
 
+def _size(content: str | tuple[Text | Image, ...]) -> int:
+    """Characters of a result, those of its pictures in base64 too."""
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.data if isinstance(part, Image) else part.text) for part in content)
+
+
 _SORTED = msgspec.json.Encoder(order="sorted")
 _PLAIN = msgspec.json.Encoder()
 _STATES = msgspec.json.Decoder(State)
+
+
+def files_in(details: Any) -> list[dict[str, Any]]:
+    """The files that a result's details are about: itself, or each of its `files`. Details may be anything."""
+    if not isinstance(details, dict):
+        return []
+    files = details.get("files")
+    return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
 
 
 def fold(events: Any) -> State:

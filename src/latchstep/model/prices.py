@@ -14,6 +14,7 @@ import msgspec
 
 from latchstep.core.chunk import Chunk, Completed
 from latchstep.core.message import Usage
+from latchstep.errors import ModelError
 from latchstep.model.base import Model, Request, answering
 
 
@@ -36,15 +37,20 @@ class Priced:
         return getattr(self.inner, "native_output", False)
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
-        """As the inner model, with a cost on its `Completed`."""
-        async with answering(self.inner, request) as chunks:
-            async for chunk in chunks:
-                if isinstance(chunk, Completed) and chunk.cost is None and chunk.usage.total:
-                    names = (chunk.model, self._known_as)
-                    cost = await asyncio.to_thread(price, names, self._url, chunk.usage)
-                    yield msgspec.structs.replace(chunk, cost=cost)
-                else:
-                    yield chunk
+        """As the inner model, with a cost on its `Completed`, or on the ModelError of an attempt that was counted."""
+        try:
+            async with answering(self.inner, request) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Completed) and chunk.cost is None and chunk.usage.total:
+                        names = (chunk.model, self._known_as)
+                        cost = await asyncio.to_thread(price, names, self._url, chunk.usage)
+                        yield msgspec.structs.replace(chunk, cost=cost)
+                    else:
+                        yield chunk
+        except ModelError as error:
+            if error.cost is None and error.usage is not None and error.usage.total:
+                error.cost = await asyncio.to_thread(price, (self._known_as,), self._url, error.usage)
+            raise
 
 
 def price(names: tuple[str, ...], url: str, usage: Usage) -> float | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .kit import Checker
 
 if TYPE_CHECKING:
+    from latchstep.core.secrets import Masker
     from latchstep.tool.spawner import Finished, Spawner
 
 MAX_SECONDS = 3600.0
@@ -20,16 +21,17 @@ SHOWN = 8_000
 """Bytes of a check's output that are recorded and go back to the model, half from each end."""
 
 
-def checker(root: Path, spawner: Spawner | None = None) -> Checker:
-    """Runs commands in `root` by this spawner, or each by one of its own that ends with it."""
+def checker(root: Path, spawner: Spawner | None = None, masker: Masker | None = None) -> Checker:
+    """Runs commands in `root` by this spawner, or each by one of its own that ends with it. masker: see `Capture`."""
 
     async def check(command: str) -> tuple[int | None, str]:
         from latchstep.errors import ToolError
+        from latchstep.tool.capture import Capture
         from latchstep.tool.spawner import Spawner
 
         own = spawner or Spawner()
         try:
-            ended = await own.run(command, cwd=root, timeout=MAX_SECONDS)
+            ended = await own.run(command, cwd=root, timeout=MAX_SECONDS, capture=Capture(masker=masker))
         except (ToolError, ValueError) as error:
             return None, str(error)
         finally:

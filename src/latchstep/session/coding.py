@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from latchstep.core.secrets import Masker, secret_values
 
 from .build import build_kit
 from .check import checker
@@ -23,33 +26,33 @@ def coding_kit(
     approve: Callable[..., Any] | None = None,
     setup: dict[str, Any] | None = None,
     path: str | None = None,
+    notes: str = "",
+    trusted: bool = False,
     sandbox: Sandbox | None = None,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours, nor
     what makes git run programs.
-    path: PATH of the commands, by default ours. sandbox: what holds them, None for nothing. The session's `close`
-    ends the spawner and whatever it started.
+    path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
+    sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.gitguard import guards_of
     from latchstep.tool.preset import file_tools
     from latchstep.tool.seen import Seen
     from latchstep.tool.spawner import Spawner
-    from latchstep.tool.traces import new_or_changed, traces
     from latchstep.tool.workspace import Workspace
 
     stores = [directory.parent] if directory is not None else []
     workspace = Workspace(root, protected=[*stores, *guards_of(str(root.resolve())).readonly])
+    masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,
         extra={"PATH": path} if path is not None else None,
         sandbox=sandbox,
     )
-
-    before = traces(str(workspace.root))
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
@@ -61,13 +64,13 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen), bash_tool(spawner, workspace.root)),
-        coding_prompt(workspace.root),
+        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker)),
+        coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
-        check=checker(workspace.root, spawner),
+        check=checker(workspace.root, spawner, masker),
         approve=approve,
         setup=setup or {},
+        masker=masker,
         on_open=on_open,
         on_close=on_close,
-        started_outside=lambda: new_or_changed(before, traces(str(workspace.root))),
     )

@@ -13,6 +13,7 @@ import msgspec
 
 from latchstep.core.event import Question
 from latchstep.core.message import ToolCall
+from latchstep.core.secrets import Masker
 from latchstep.errors import LatchstepError
 from latchstep.model.base import Model, OutputSpec, ToolSpec, final_tool
 from latchstep.tool.base import Output, Tool
@@ -35,9 +36,9 @@ class Kit:
     output: the type of the runs' output, None where any text will do. A model that cannot hold its answer to a schema
     is offered a tool for it; the digest is the same either way, so that any recording can be played back.
     coroutines: names of the tools whose function is `async def`.
+    masker: takes secrets out of what tools and checks say, before it is recorded; None where all of it may stand.
     on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
     on_close(): ends what belongs to the session, such as its spawner.
-    started_outside(): what is new since then in the workspace that programs outside start by themselves, as lines.
     """
 
     model: Model
@@ -52,9 +53,9 @@ class Kit:
     approve: Callable[[Question], Any] | None = None
     setup: dict[str, Any] = field(default_factory=dict)
     head: str = ""
+    masker: Masker | None = None
     on_open: Callable[[dict[str, str]], None] = lambda seen: None
     on_close: Callable[[], Awaitable[None]] | None = None
-    started_outside: Callable[[], list[str]] = list
     coroutines: frozenset[str] = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
     specs_json: bytes = field(init=False)

@@ -6,12 +6,14 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from latchstep.core import wording
-from latchstep.core.accept import accept
+from latchstep.core.accept import accept, dollars
 from latchstep.core.action import CallModel
 from latchstep.core.chunk import Completed, Delta, Failed, Switched
 from latchstep.core.event import ModelDelta, ModelFailed, ModelRequested, ModelSwitched
-from latchstep.core.message import Message, clean
+from latchstep.core.message import Message, Usage, clean
 from latchstep.core.state import State
 from latchstep.errors import JournalError, ModelError
 from latchstep.model.base import Model, Request
@@ -127,6 +129,7 @@ async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> 
         next="retry",
         retry_in=chunk.retry_in,
         usage=chunk.usage,
+        cost=dollars(chunk.cost),
     )
     again = ModelRequested(request_id=request.request_id, attempt=attempt + 1, because="retry")
     await session.emit(failed)
@@ -149,7 +152,8 @@ def _failure(session: Session, error: BaseException) -> ModelFailed:
     if isinstance(error, JournalError):
         raise error
     if isinstance(error, ModelError):
-        return _give_up(session, RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}"), error.message)
+        failed = _give_up(session, RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}"), error.message)
+        return msgspec.structs.replace(failed, usage=error.usage or Usage(), cost=dollars(error.cost))
     return _give_up(session, "MODEL_ERROR", wording.of_error(error))
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from latchstep.core.secrets import Masker
 from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
@@ -73,13 +74,13 @@ def validate(arguments: dict[str, Any]) -> dict[str, Any]:
     return msgspec.structs.asdict(msgspec.convert(arguments, _Arguments))
 
 
-def bash_tool(spawner: Spawner, workspace_root: Path) -> Tool:
-    """The tool for one workspace. Its commands run in `spawner`, which the caller closes."""
+def bash_tool(spawner: Spawner, workspace_root: Path, masker: Masker | None = None) -> Tool:
+    """The tool for one workspace. Its commands run in `spawner`, which the caller closes. masker: see `Capture`."""
     explained: set[str] = set()
 
     async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
         folder = _beneath(workspace_root, cwd)
-        capture = Capture(_output_path(context))
+        capture = Capture(_output_path(context), masker)
         progress = _Progress(context.progress, capture)
         try:
             ended = await spawner.run(command, cwd=folder, timeout=timeout, capture=capture, on_output=progress)

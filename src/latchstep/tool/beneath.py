@@ -212,7 +212,7 @@ def _replace(folder: int, name: str, data: bytes, present: os.stat_result | None
         finally:
             os.close(fd)
         if temporary:
-            _refuse_changed(folder, name, present)
+            refuse_changed(folder, name, present)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         if temporary:
@@ -273,7 +273,7 @@ def _give_name(fd: int, folder: int, name: str, present: os.stat_result | None) 
     return "" if present is None else temporary
 
 
-def _refuse_changed(folder: int, name: str, present: os.stat_result | None) -> None:
+def refuse_changed(folder: int, name: str, present: os.stat_result | None) -> None:
     """The last look before the rename: what stands at the name must still be what was read."""
     try:
         now = os.stat(name, dir_fd=folder, follow_symlinks=False)

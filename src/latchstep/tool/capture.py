@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from latchstep.core.secrets import Masker, Redactor
+
 KEEP = 65_536
 """Bytes kept from the beginning, and at least as many from the end."""
 FILE_LIMIT = 64 * 2**20
@@ -17,13 +19,15 @@ FILE_LIMIT = 64 * 2**20
 class Capture:
     """Fills while a command runs, and stays readable when its coroutine was cancelled.
 
+    masker: takes secrets out, here and in the file; counts are of what is left.
     total: bytes written by the command. head, tail: the first and the last of them; they are adjacent unless
     `missing`. path: where the whole is or would be kept, None for nowhere. kept: bytes in that file.
     problem: why the file is not whole, "" when it is.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, masker: Masker | None = None) -> None:
         self.path = path
+        self._redactor = Redactor(masker) if masker is not None else None
         self.total = self.kept = self._newlines = 0
         self.problem = ""
         self._head, self._tail = bytearray(), bytearray()
@@ -49,6 +53,14 @@ class Capture:
         return self._newlines + (self.total > 0 and self._last != b"\n")
 
     def feed(self, data: bytes) -> None:
+        self._take(self._redactor.feed(data) if self._redactor is not None else data)
+
+    def flush(self) -> None:
+        """Nothing more comes for now: take what waited for the rest of its line."""
+        if self._redactor is not None:
+            self._take(self._redactor.flush())
+
+    def _take(self, data: bytes) -> None:
         if not data:
             return
         self.total += len(data)

@@ -17,12 +17,15 @@ from latchstep.errors import ToolError
 from .base import Context, Settled
 from .diff import unified
 from .encoding import decode
+from .opened import File
 from .seen import Seen
 from .text import shown, size_of
-from .workspace import File, Workspace
+from .workspace import Workspace
 
 _NOTICE = re.compile(
-    r"^\[(?:Showing lines \d+-\d+ of \d+|Only the first \d+ characters are shown of lines)\b.*\]$", re.M
+    r"^\[(?:Showing lines \d+-\d+ of \d+|Only the first \d+ characters are shown of lines)\b.*\]$"
+    r"|\[masked: [^\]\n]{1,80}\]",
+    re.M,
 )
 _NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|\| )|[^\s:]{0,200}[A-Za-z][^\s:]{0,200}:(\d+): ")
 MAX_MARKED_LINES = 20_000
@@ -76,18 +79,25 @@ def settle_by_hash(workspace: Workspace) -> Callable[[dict[str, Any], Any, Conte
     """After a crash: the bytes on disk are those after the change, those before it, or others."""
 
     def settle(arguments: dict[str, Any], found: Any, context: Context) -> Settled:
-        if not isinstance(found, dict) or not isinstance(found.get("new_sha256"), str):
+        if not isinstance(found, dict):
             return "unknown"
-        try:
-            present = workspace.current(str(found.get("path")))
-        except ToolError:
-            return "unknown"
-        current = present.sha256 if present else None
-        if current == found["new_sha256"]:
-            return "done"
-        return "not_done" if current == found.get("old_sha256", "") else "unknown"
+        ends = {_settled(workspace, file) for file in found.get("files", [found])}
+        return ends.pop() if len(ends) == 1 else "unknown"
 
     return settle
+
+
+def _settled(workspace: Workspace, found: dict[str, Any]) -> Settled:
+    if "new_sha256" not in found or "old_sha256" not in found:
+        return "unknown"
+    try:
+        present = workspace.current(str(found.get("path")))
+    except ToolError:
+        return "unknown"
+    current = present.sha256 if present else None
+    if current == found["new_sha256"]:
+        return "done"
+    return "not_done" if current == found["old_sha256"] else "unknown"
 
 
 def reader_marks(text: str) -> str:

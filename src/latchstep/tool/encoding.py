@@ -90,17 +90,31 @@ def raw_positions(raw: str, positions: list[int]) -> list[int]:
     return [position + bisect_left(pairs, position) for position in positions]
 
 
-def splice(raw: str, starts: list[int], old: str, news: list[str]) -> str:
-    """The raw text with `old` at each of `starts` (ascending, in LF space) replaced by the new text of its own.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A text at a place in LF space, and what is put there."""
+
+    start: int
+    old: str
+    new: str
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.old)
+
+
+def splice(raw: str, changes: list[Span]) -> str:
+    """The raw text with these changes (ascending, in LF space, none over another) made.
 
     Only what differs is touched: a common head and tail keep their line ends. Each new line end is that of the
     line it replaces; further ones take the last of those, else the end of the line they are put into.
     """
     spans, middles = [], []
-    for start, new in zip(starts, news, strict=True):
-        head = _common(old, new)
-        tail = _common(old[head:][::-1], new[head:][::-1])
-        spans += [start + head, start + len(old) - tail]
+    for change in changes:
+        old, new = change.old, change.new
+        head = common(old, new)
+        tail = common(old[head:][::-1], new[head:][::-1])
+        spans += [change.start + head, change.end - tail]
         middles.append(new[head : len(new) - tail])
     places = raw_positions(raw, spans)
     pieces, done = [], 0
@@ -122,7 +136,7 @@ def _with_ends(middle: str, raw: str, first: int, last: int) -> str:
     return "".join([*ended, lines[-1]])
 
 
-def _common(left: str, right: str) -> int:
+def common(left: str, right: str) -> int:
     """Length of the common head of two texts."""
     length = min(len(left), len(right))
     if left[:length] == right[:length]:

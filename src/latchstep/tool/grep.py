@@ -146,17 +146,18 @@ def _show(name: str, lines: list[str], hits: dict[int, re.Match[str]], search: S
             if search.context and search.rows and (last < 0 or number != last + 1):
                 search.add("--")
             sign = ":" if number in hits else "-"
-            search.add(f"{name}{sign}{number + 1}{sign} {_around(lines[number], hits.get(number))}")
+            match = hits[number].start() if number in hits else None
+            search.add(f"{name}{sign}{number + 1}{sign} {around(lines[number], match)}")
             last = number
             if search.characters > MAX_CHARACTERS:
                 return
 
 
-def _around(line: str, match: re.Match[str] | None) -> str:
-    """The line, or the part of it around the match."""
+def around(line: str, match: int | None) -> str:
+    """The line, or the part of it around where the match begins."""
     if len(line) <= MAX_SHOWN:
         return line
-    start = max(0, min(match.start() - MAX_SHOWN // 3, len(line) - MAX_SHOWN)) if match else 0
+    start = max(0, min(match - MAX_SHOWN // 3, len(line) - MAX_SHOWN)) if match else 0
     part = line[start : start + MAX_SHOWN]
     return f"{'…' if start else ''}{part}{'…' if start + MAX_SHOWN < len(line) else ''}"
 

@@ -81,11 +81,17 @@ def glob_rules(glob: str) -> tuple[Rule, ...]:
 
     `{a,b}` gives one rule each, at most `MAX_ALTERNATIVES`; any of them matching is a match.
     """
-    globs = [glob + "**" if glob.endswith("/") else glob]
-    for _ in range(4):
-        globs = [each for one in globs for each in _alternatives(one)][:MAX_ALTERNATIVES]
+    globs = alternatives(glob + "**" if glob.endswith("/") else glob)
     rules = (parse_rule("\\" + one if one.startswith(("!", "#")) else one) for one in globs)
     return tuple(rule for rule in rules if rule is not None)
+
+
+def alternatives(glob: str) -> list[str]:
+    """The globs without `{a,b}` that one stands for, at most `MAX_ALTERNATIVES`."""
+    globs = [glob]
+    for _ in range(4):
+        globs = [each for one in globs for each in _alternatives(one)][:MAX_ALTERNATIVES]
+    return globs
 
 
 def _alternatives(glob: str) -> list[str]:

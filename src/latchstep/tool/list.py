@@ -13,9 +13,10 @@ from latchstep.errors import ToolError
 
 from .base import Output, Tool
 from .define import tool
+from .opened import Entry
 from .text import shown, size_of
 from .tree import PassedOver, missing, walk
-from .workspace import Entry, Workspace
+from .workspace import Workspace
 
 MAX_ROWS = 1000
 """Entries of one result."""

@@ -97,6 +97,7 @@ def signal_name(number: int) -> str:
 
 def finished(report: Report, capture: Capture, elapsed: float, restarted: str = "") -> Finished:
     """Join a report with what was captured; `elapsed` seconds bound what the report says of its duration."""
+    capture.flush()
     status, unknown = report.status, report.lost
     if status is None and not unknown:
         unknown = "its process could not be killed"

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from .apply_patch import apply_patch_tool
 from .base import Tool
 from .edit import edit_tool
+from .find import find_tool
 from .grep import grep_tool
 from .list import list_tool
 from .read import read_tool
+from .ripgrep import ripgrep, ripgrep_tool
 from .seen import Seen
+from .spawner import Spawner
 from .workspace import Workspace
 from .write import write_tool
 
 
-def file_tools(workspace: Workspace, seen: Seen) -> tuple[Tool, ...]:
-    """`read`, `list`, `grep`, `write` and `edit` of one workspace. Refill `seen` after a resume (`Seen.restore`)."""
+def file_tools(workspace: Workspace, seen: Seen, spawner: Spawner | None = None) -> tuple[Tool, ...]:
+    """`read`, `list`, `find`, `grep`, `write`, `edit` and `apply_patch` of one workspace. Refill `seen` after a resume
+    (`Seen.restore`). With a spawner, `grep` is done by ripgrep where there is one."""
+    program = ripgrep(workspace.root) if spawner is not None else ""
     return (
         read_tool(workspace, seen),
         list_tool(workspace),
-        grep_tool(workspace),
+        find_tool(workspace),
+        ripgrep_tool(workspace, spawner, program) if spawner is not None and program else grep_tool(workspace),
         write_tool(workspace, seen),
         edit_tool(workspace, seen),
+        apply_patch_tool(workspace, seen),
     )

@@ -17,10 +17,11 @@ from latchstep.errors import ToolError
 from .base import Output, Tool
 from .define import tool
 from .encoding import Decoded, decode
+from .opened import File
 from .seen import Seen
 from .text import clean_output, shown, size_of
 from .tree import missing
-from .workspace import File, Workspace
+from .workspace import Workspace
 
 MAX_LINES = 5000
 """Lines of one result."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from latchstep.core.state import files_in
+
 
 class Seen:
     """Real path in the workspace -> SHA-256 (hex) of the bytes the model knows. Owned by who builds the tools."""
@@ -44,12 +46,10 @@ class Seen:
 
     def restore(self, details: Any) -> None:
         """Take back what one recorded result said; anything that is not such details is passed over."""
-        if not isinstance(details, dict):
-            return
-        path, sha256 = details.get("path"), details.get("sha256")
-        if not isinstance(path, str) or not isinstance(sha256, str):
-            return
-        if "replaced" in details:
-            self.wrote(path, details["replaced"], sha256)
-        else:
-            self.saw(path, sha256)
+        for file in files_in(details):
+            path, sha256 = file.get("path"), file.get("sha256")
+            if isinstance(path, str) and isinstance(sha256, str):
+                if "replaced" in file:
+                    self.wrote(path, file["replaced"], sha256)
+                else:
+                    self.saw(path, sha256)

@@ -20,6 +20,7 @@ LINE_END = 500
 
 def show(capture: Capture) -> str:
     """The output as text without control bytes, with notes in brackets; what is cut is kept on disk, if anywhere."""
+    capture.flush()
     if not capture.total:
         return "(no output)"
     head, tail = capture.head, capture.tail

@@ -12,8 +12,9 @@ from latchstep.errors import ToolError
 
 from .encoding import decode
 from .ignore import Rule, parse_rules
+from .opened import Entry
 from .text import shown
-from .workspace import Entry, Workspace, is_missing
+from .workspace import Workspace, is_missing
 
 MAX_DEPTH = 64
 """Folders below the start that are entered at most."""

@@ -14,43 +14,18 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from latchstep.errors import DefinitionError, ToolError
 
 from . import beneath
+from .opened import MAX_FILE_BYTES, Entry, File, Kind, contents_of, entries_of, too_large
 from .path import is_protected, relative_path
-from .text import cut, shown, size_of
+from .text import cut, shown
 
-MAX_FILE_BYTES = 64 * 1024 * 1024
-"""Largest file that is read or written."""
-MAX_ENTRIES = 20_000
-"""Entries of one folder that are looked at."""
-
-Kind = Literal["file", "folder", "link", "other"]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file as it was read. `path` is the real one, relative to the root, with `/`."""
-
-    path: str
-    data: bytes
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A member of a folder. `size` in bytes; `target` is what a link says, unresolved."""
-
-    name: str
-    kind: Kind
-    size: int = 0
-    target: str = ""
 
 
 class Workspace:
@@ -95,12 +70,12 @@ class Workspace:
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> File:
         """The bytes of a regular file. Never waits: a FIFO, socket or device is refused."""
         with self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as (fd, real):
-            return File(real, *self._attempt(path, partial(_contents, fd, path, limit)))
+            return File(real, *self._attempt(path, partial(contents_of, fd, path, limit)))
 
     def scan(self, path: str) -> tuple[str, list[Entry], bool]:
         """The real path of a folder, its entries by name, and whether `MAX_ENTRIES` left some out."""
         with self._open(path, os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
-            return real, *self._attempt(path, partial(_entries, fd))
+            return real, *self._attempt(path, partial(entries_of, fd))
 
     def kind(self, path: str) -> Kind | None:
         """What the path leads to, links followed; None where nothing is there."""
@@ -160,6 +135,45 @@ class Workspace:
                 file, present = self._put(parent, name, real, path, make)
             note(file, present)
             return file, present
+
+    def remove(self, path: str, sha256: str, note: Callable[[File], None] = lambda file: None) -> File:
+        """Remove a file, if it has these bytes; what it was. Raises ToolError where a write to it would."""
+        place = self.place(path)
+        with self._lock(place), self._parent(place) as (parent, name, real):
+            status, present = self._target(parent, name, real, path)
+            if present is None:
+                raise _Missing(f"{shown(path)} does not exist")
+            if present.sha256 != sha256:
+                raise ToolError(f"{shown(path)} was changed by someone else just now; read it again")
+
+            def unlink() -> None:
+                beneath.refuse_changed(parent, name, status)
+                os.unlink(name, dir_fd=parent)
+                os.fsync(parent)
+
+            self._attempt(path, unlink)
+            note(present)
+            return present
+
+    def rename(self, path: str, new: str, sha256: str) -> str:
+        """Give a file with these bytes another path, where nothing stands yet; its real new path. Raises ToolError."""
+        place, target = self.place(path), self.place(new)
+        if folder := target.rpartition("/")[0]:
+            self._attempt(new, partial(self._make_folders, folder, new))
+        with self._lock(place), self._parent(place) as (parent, name, real), self._parent(target) as (other, called, _):
+            status, present = self._target(parent, name, real, path)
+            if present is None or present.sha256 != sha256:
+                raise ToolError(f"{shown(path)} was changed by someone else just now; read it again")
+
+            def move() -> None:
+                beneath.refuse_changed(parent, name, status)
+                beneath.refuse_changed(other, called, None)
+                os.rename(name, called, src_dir_fd=parent, dst_dir_fd=other)
+                os.fsync(other)
+                os.fsync(parent)
+
+            self._attempt(path, move)
+        return target
 
     # How a path becomes a descriptor
 
@@ -240,7 +254,7 @@ class Workspace:
         status, present = self._target(parent, name, real, path)
         data = make(_joined(real, name), present)
         if len(data) > MAX_FILE_BYTES:
-            raise ToolError(f"{shown(path)}: {_too_large(len(data), MAX_FILE_BYTES)}")
+            raise ToolError(f"{shown(path)}: {too_large(len(data), MAX_FILE_BYTES)}")
         try:
             beneath.replace(parent, name, data, status, self._ways)
         except beneath.NotDurable as error:
@@ -307,7 +321,7 @@ class Workspace:
             raise ToolError(f"{shown(path)} cannot be replaced: {error.strerror}") from error
         try:
             status = os.fstat(fd)
-            data, sha256 = self._attempt(path, partial(_contents, fd, path, MAX_FILE_BYTES))
+            data, sha256 = self._attempt(path, partial(contents_of, fd, path, MAX_FILE_BYTES))
             if status.st_nlink > 1:
                 raise ToolError(f"{shown(path)} is hard-linked, so it may be a file elsewhere as well; not written")
             if not os.access(name, os.W_OK, dir_fd=parent):
@@ -340,55 +354,8 @@ def is_missing(error: ToolError) -> bool:
     return isinstance(error, _Missing)
 
 
-def _entries(fd: int) -> tuple[list[Entry], bool]:
-    """The entries of an open folder by name, and whether there are more than are looked at."""
-    entries: list[Entry] = []
-    more = False
-    with os.scandir(fd) as found:
-        for item in found:
-            more = len(entries) == MAX_ENTRIES
-            if more:
-                break
-            with contextlib.suppress(FileNotFoundError):
-                entries.append(_entry(item, fd))
-    return sorted(entries, key=lambda entry: entry.name), more
-
-
-def _entry(item: os.DirEntry[str], fd: int) -> Entry:
-    if item.is_symlink():
-        return Entry(item.name, "link", target=os.readlink(item.name, dir_fd=fd))
-    if item.is_dir(follow_symlinks=False):
-        return Entry(item.name, "folder")
-    if item.is_file(follow_symlinks=False):
-        return Entry(item.name, "file", item.stat(follow_symlinks=False).st_size)
-    return Entry(item.name, "other")
-
-
-def _contents(fd: int, path: str, limit: int) -> tuple[bytes, str]:
-    """The bytes behind a descriptor and their SHA-256. Bounded even where the file grows while it is read."""
-    status = os.fstat(fd)
-    if stat.S_ISDIR(status.st_mode):
-        raise ToolError(f"{shown(path)} is a folder, not a file")
-    if not stat.S_ISREG(status.st_mode):
-        raise ToolError(f"{shown(path)} is not a regular file")
-    if status.st_size > limit:
-        raise ToolError(f"{shown(path)}: {_too_large(status.st_size, limit)}")
-    pieces, count = [], 0
-    while piece := os.read(fd, 1024 * 1024):
-        pieces.append(piece)
-        count += len(piece)
-        if count > limit:
-            raise ToolError(f"{shown(path)}: {_too_large(count, limit)}")
-    data = b"".join(pieces)
-    return data, hashlib.sha256(data).hexdigest()
-
-
 def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
-
-
-def _too_large(count: int, limit: int) -> str:
-    return f"{size_of(count)} is more than the limit of {size_of(limit)} for a file (MAX_FILE_BYTES)"
 
 
 def _outside(path: str, root: Path) -> ToolError:

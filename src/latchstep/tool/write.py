@@ -13,9 +13,10 @@ from .base import Context, Output, Tool
 from .change import details, findings, noting, reader_marks, refuse_changed, refuse_stale, settle_by_hash
 from .define import tool
 from .encoding import decode, line_end, to_lf
+from .opened import File
 from .seen import Seen
 from .text import shown, size_of
-from .workspace import File, Workspace
+from .workspace import Workspace
 
 
 def write_tool(workspace: Workspace, seen: Seen) -> Tool:

@@ -1,0 +1,200 @@
+"""`latchstep trust`, and what a folder's standing means for a run in it.
+
+Who vouched for which folder lies in `trust.json` beside the sessions. A folder is known by its real path, by which
+folder that is, and by what it configures.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from latchstep.core.printable import printable
+from latchstep.errors import DefinitionError, ToolError
+from latchstep.policy.trust import (
+    INSTRUCTIONS,
+    SETTINGS,
+    Settings,
+    Standing,
+    Trust,
+    mode_under,
+    narrowed,
+    settings_from,
+    standing,
+)
+from latchstep.tool.workspace import Workspace, is_missing
+
+from .asking import can_ask
+from .running import Setup, folder, here, state_root
+from .screen import Screen, gutter
+
+FILE = "trust.json"
+MAX_CONFIG = 256 * 1024
+"""Bytes of each file that configures."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What a folder configures, and how it stands. problem: why its settings cannot be read; then there are none."""
+
+    instructions: str
+    text: str
+    settings: Settings
+    standing: Standing
+    digest: str
+    identity: str
+    problem: str = ""
+
+    @property
+    def empty(self) -> bool:
+        return not self.instructions and not self.text
+
+
+def config_of(root: Path) -> Config:
+    """Read it, beneath the folder and bounded. What cannot be read counts as absent, and its problem is said."""
+    texts, problems = [], []
+    with Workspace(root) as workspace:
+        for name in (INSTRUCTIONS, SETTINGS):
+            try:
+                texts.append(workspace.read(name, MAX_CONFIG).data)
+            except ToolError as error:
+                texts.append(b"")
+                if not is_missing(error):
+                    problems.append(str(error))
+    digest = sha256(b"\0".join(sha256(text).digest() for text in texts)).hexdigest()
+    settings, text = Settings(), texts[1].decode("utf-8", "replace")
+    try:
+        settings = settings_from(text)
+    except DefinitionError as error:
+        problems.append(str(error))
+    identity = _identity(root)
+    return Config(
+        instructions=texts[0].decode("utf-8", "replace"),
+        text=text,
+        settings=settings,
+        standing=standing(_known(), str(root), identity, digest),
+        digest=digest,
+        identity=identity,
+        problem="; ".join(problems),
+    )
+
+
+def _identity(root: Path) -> str:
+    """Which folder it is, and which repository: a clone put in its place is another."""
+    parts = []
+    for path in (root, root / ".git"):
+        try:
+            parts.append(str(os.stat(path, follow_symlinks=False).st_ino))
+        except OSError:
+            parts.append("-")
+    return ":".join(parts)
+
+
+def _known() -> list[Trust]:
+    try:
+        return msgspec.json.decode((state_root() / FILE).read_bytes(), type=list[Trust])
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        raise DefinitionError(f"{state_root() / FILE} cannot be read ({error}); mend or remove it") from error
+
+
+def _keep(known: list[Trust]) -> None:
+    """Replace the file whole, 0600."""
+    path = state_root() / FILE
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{FILE}.{os.getpid()}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(known)))
+        file.flush()
+        os.fsync(fd)
+    os.replace(part, path)
+
+
+def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
+    """Show what a folder configures, ask, and keep the answer. 0 where it is as wanted, 1 where it was declined."""
+    root, screen = folder(cwd or here()), Screen()
+    known = [trust for trust in _known() if trust.path != str(root)]
+    if revoke:
+        _keep(known)
+        screen.line(f"{printable(str(root))} is not trusted.")
+        return 0
+    config = config_of(root)
+    _show(config, root, screen)
+    if config.standing == "trusted":
+        screen.line("It is trusted as it stands.")
+        return 0
+    if not yes and not _agreed(screen):
+        screen.line("Nothing was changed.")
+        return 1
+    _keep(
+        [
+            *known,
+            Trust(
+                path=str(root),
+                identity=config.identity,
+                digest=config.digest,
+                by=getpass.getuser(),
+                at=time.time(),
+            ),
+        ]
+    )
+    screen.line("It is trusted until one of these files changes, or: latchstep trust --revoke")
+    return 0
+
+
+def _agreed(screen: Screen) -> bool:
+    if not can_ask():
+        raise DefinitionError("nobody can be asked here; say --yes to trust the folder without a question")
+    screen.prompt("Trust this folder? [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _show(config: Config, root: Path, screen: Screen) -> None:
+    screen.line(screen.style(printable(str(root)), "bold") + f" · {config.standing}")
+    if config.problem:
+        screen.line(screen.style(printable(config.problem), "yellow"))
+    if config.empty:
+        screen.line(f"It has no {INSTRUCTIONS} and no {SETTINGS}; trusting it changes nothing until it has.")
+        return
+    for name, text, meaning in (
+        (INSTRUCTIONS, config.instructions, "would be followed as your own words; untrusted, it is read as data"),
+        (SETTINGS, config.text, "its checks would run and its allow rules hold; untrusted, it can only narrow"),
+    ):
+        if text:
+            screen.line(f"{name}: {meaning}")
+            for row in gutter(text, screen.width):
+                screen.line(row)
+
+
+def under(setup: Setup, config: Config) -> Setup:
+    """The set-up of a run in this folder: what was typed, and what the folder's settings may add or take away."""
+    trusted = config.standing == "trusted"
+    settings = config.settings if trusted else narrowed(config.settings)
+    steps = [most for most in (setup.max_steps, settings.max_steps) if most]
+    return msgspec.structs.replace(
+        setup,
+        mode=mode_under(settings, setup.mode or None, config.standing),
+        max_steps=0 if not steps else steps[0] if trusted else min(steps),
+        checks=tuple(dict.fromkeys((*setup.checks, *settings.checks))),
+    )
+
+
+def say_standing(config: Config, screen: Screen) -> None:
+    """One line at the start of a run, where there is something to say."""
+    if config.problem:
+        screen.line(screen.style(printable(config.problem), "yellow"))
+    if config.standing == "trusted" or config.empty:
+        return
+    was = "what it configures has changed since it was trusted" if config.standing == "changed" else "not trusted"
+    screen.line(screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow"))
+
+
+def _names(config: Config) -> str:
+    return " and ".join(name for name, text in ((INSTRUCTIONS, config.instructions), (SETTINGS, config.text)) if text)

@@ -1,0 +1,221 @@
+"""`grep` by ripgrep: the same tool as in `grep.py`, many times faster, run in the spawner like any command.
+
+What it prints is read as untrusted. The same search gives the same rows: where there are more than may be shown, it
+is made again in the order of paths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+from base64 import b64decode
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from latchstep.errors import ToolError
+
+from .base import Output, Tool
+from .capture import Capture
+from .define import tool
+from .grep import MAX_CHARACTERS, MAX_FILE_BYTES, MAX_SECONDS, around
+from .ignore import alternatives
+from .regex import MAX_PATTERN
+from .spawner import Finished, Spawner
+from .text import clean_output, shown
+from .tree import missing
+from .workspace import Workspace
+
+MAX_OUTPUT = 32 * 1024 * 1024
+"""Bytes of ripgrep's answer that are read."""
+
+_RULES = (
+    "--no-config --hidden --no-require-git --no-ignore-global --no-ignore-exclude --no-ignore-dot "
+    f"--max-filesize {MAX_FILE_BYTES} --glob !.git"
+)
+"""What is searched is what `grep.py` searches: hidden files too, without `.git` and what `.gitignore` leaves out."""
+
+
+class _Text(msgspec.Struct):
+    """ripgrep's way to say a string: as text, or in base64 where it is not UTF-8."""
+
+    text: str | None = None
+    bytes: str | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.text is not None else b64decode(self.bytes or "").decode("utf-8", "replace")
+
+
+class _Span(msgspec.Struct):
+    start: int
+
+
+class _Data(msgspec.Struct):
+    path: _Text
+    lines: _Text
+    line_number: int | None = None
+    submatches: list[_Span] = []
+
+
+class _Row(msgspec.Struct):
+    type: str
+    data: _Data
+
+
+_ROWS = msgspec.json.Decoder(_Row)
+
+
+def ripgrep(root: Path) -> str:
+    """The program's path, "" where there is none. One that lies in the workspace is not the person's."""
+    found = shutil.which("rg")
+    real = os.path.realpath(found) if found else ""
+    return "" if not real or Path(real).is_relative_to(root) or not os.path.isabs(found or "") else real
+
+
+def ripgrep_tool(workspace: Workspace, spawner: Spawner, program: str) -> Tool:
+    """The `grep` tool by this ripgrep."""
+
+    @tool(effect="read")
+    async def grep(
+        pattern: Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN, description="Regular expression (Rust's)")],
+        path: Annotated[str, "File or folder to search"] = ".",
+        *,
+        glob: Annotated[str | None, "Only files like this: *.py, src/**/*.{ts,tsx}"] = None,
+        ignore_case: bool = False,
+        multiline: Annotated[bool, "Let the pattern match across lines; . matches a line's end too"] = False,
+        context: Annotated[int, Meta(ge=0, le=20, description="Lines shown before and after a match")] = 0,
+        limit: Annotated[int, Meta(ge=1, le=1000, description="Matching lines to show")] = 100,
+    ) -> Output:
+        """Search files line by line. Gives `path:line: text`. Skips binary files and what .gitignore leaves out."""
+        try:
+            place = path if workspace.kind(path) == "file" else workspace.scan(path)[0] or "."
+        except ToolError as error:
+            raise missing(workspace, path, error) from None
+        words = ["--json", "-C", str(context), "-i" if ignore_case else "-s"]
+        words += ["-U", "--multiline-dotall"] if multiline else []
+        where = ["-e", pattern, "--", "./" if place == "." else f"./{place}"]
+        search = _Search(spawner, workspace.root, program, limit)
+        ended = await search.run([*words, *where], _wanted(glob, place))
+        if search.full:
+            ended = await search.run([*words, "--sort", "path", *where], _wanted(glob, place))
+        return _report(search, ended, context)
+
+    return grep
+
+
+class _Search:
+    """One run of ripgrep: its rows as they come, until there are enough."""
+
+    def __init__(self, spawner: Spawner, root: Path, program: str, limit: int) -> None:
+        self.spawner, self.root, self.program, self.limit = spawner, root, program, limit
+        self.full = False
+        self.data = bytearray()
+
+    async def run(self, words: list[str], wanted: list[str]) -> Finished | None:
+        """How it ended; None where it was stopped because there is more than may be shown."""
+        self.full, self.data = False, bytearray()
+        matches = 0
+        task: asyncio.Task[Finished]
+
+        def more(data: bytes) -> None:
+            nonlocal matches
+            matches += data.count(b'{"type":"match"')
+            self.data += data
+            if not self.full and (matches > self.limit or len(self.data) > MAX_OUTPUT):
+                self.full = True
+                task.cancel()
+
+        rules = f"printf '%s\\n' {shlex.join(wanted)} | " if wanted else ""
+        ignore = "--ignore-file /dev/stdin " if wanted else ""
+        command = (
+            f"exec 3>&1; said=$({rules}{shlex.quote(self.program)} {ignore}{_RULES} {shlex.join(words)} 2>&1 >&3); "
+            "status=$?; printf '%.4000s' \"$said\"; exit $status"
+        )
+        run = self.spawner.run(command, cwd=self.root, timeout=MAX_SECONDS, capture=Capture(), on_output=more)
+        task = asyncio.ensure_future(run)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if not self.full or (current is not None and current.cancelling()):
+                task.cancel()
+                await asyncio.wait([task])
+                raise
+            await asyncio.wait([task])
+            return None
+
+
+def _wanted(glob: str | None, place: str) -> list[str]:
+    """A glob as ignore rules, which yield to `.gitignore` where ripgrep's own `--glob` would not."""
+    if not glob:
+        return []
+    rules = ["*", "!*/"]
+    for one in alternatives(glob):
+        one = one + "**" if one.endswith("/") else one
+        rules.append("!" + (f"/{place}/{one.lstrip('/')}" if "/" in one and place != "." else one))
+    return rules
+
+
+def _report(search: _Search, ended: Finished | None, context: int) -> Output:
+    rows, said = _read(search)
+    notes: list[str] = []
+    if ended is not None and ended.exit_status not in (0, 1) and not rows:
+        if ended.timed_out:
+            notes.append(f"stopped: {MAX_SECONDS:g} seconds had passed (MAX_SECONDS)")
+        else:
+            raise ToolError(said.removeprefix("rg: ").strip() or f"ripgrep failed: {ended.exit_status or ended.signal}")
+    elif said.strip():
+        notes.append(f"{len(said.strip().splitlines())} files or folders could not be read")
+    shown_rows, matches, files = _show(rows, search.limit, context)
+    if search.full:
+        notes.append(f"stopped: there are more than {min(search.limit, matches)} matching lines; narrow the search")
+    elif sum(map(len, shown_rows)) > MAX_CHARACTERS:
+        notes.append(f"stopped: the result reached {MAX_CHARACTERS} characters (MAX_CHARACTERS); narrow the search")
+    if not matches:
+        notes.append("no line matches")
+    text = "\n".join([*shown_rows, *([f"[{'; '.join(notes)}]"] if notes else [])])
+    return Output(text, {"matches": matches, "files": files})
+
+
+def _read(search: _Search) -> tuple[list[_Row], str]:
+    """The rows that could be read, in the order of paths; what else it said."""
+    rows, said = [], []
+    for line in bytes(search.data).split(b"\n"):
+        try:
+            rows.append(_ROWS.decode(line))
+        except msgspec.DecodeError:
+            if line and not line.startswith(b"{"):
+                said.append(clean_output(line))
+    rows.sort(key=lambda row: str(row.data.path))  # stable: within a file they come in order
+    return [row for row in rows if row.type in ("match", "context")], "\n".join(said)
+
+
+def _show(rows: list[_Row], limit: int, context: int) -> tuple[list[str], int, int]:
+    """The rows as the tool shows them; how many lines matched, in how many files."""
+    out: list[str] = []
+    matches, characters, last = 0, 0, ("", 0)
+    files = set()
+    for row in rows:
+        name = str(row.data.path).removeprefix("./")
+        number = row.data.line_number or 0
+        if row.type == "match":
+            if matches == limit:
+                break
+            matches += 1
+            files.add(name)
+        if context and out and last != (name, number - 1):
+            out.append("--")
+        sign = ":" if row.type == "match" else "-"
+        start = row.data.submatches[0].start if row.data.submatches else 0
+        for offset, line in enumerate(str(row.data.lines).rstrip("\n").split("\n")):
+            text = around(clean_output(line.rstrip("\r")), start if not offset else None)
+            out.append(f"{shown(name)}{sign}{number + offset}{sign} {text}")
+            characters += len(out[-1]) + 1
+            last = (name, number + offset)
+        if characters > MAX_CHARACTERS:
+            break
+    return out, matches, len(files)

@@ -1,0 +1,89 @@
+"""Secrets that tools come across reach neither the model nor the disk, and the mark is never written over them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import latchstep as ls
+from latchstep.core.message import ToolResult
+from latchstep.journal.store import Store
+from latchstep.session.build import build_rules
+from latchstep.session.coding import coding_kit
+from latchstep.session.session import Session
+
+TOKEN = "ghp_" + "a1B2c3D4" * 5
+IN_USE = "value-of-a-key-in-use"
+
+
+def results(folder: Path, home: Path, calls: list[ls.ToolCall], checks: tuple[str, ...] = ()) -> list[ToolResult]:
+    """Let a model make these calls, one a turn; what it was told of each."""
+
+    async def main() -> list[ToolResult]:
+        journal = Store(home).create("s", time=0.0)
+        kit = coding_kit(ls.ScriptedModel([*calls, "done", "done"]), folder, directory=journal.directory)
+        session = Session(journal, kit, build_rules(kit, checks=checks, limits=ls.Limits(max_check_rounds=0)))
+        result = await session.run("go")
+        await session.close()
+        return [block for message in result.messages for block in message.blocks if isinstance(block, ToolResult)]
+
+    return asyncio.run(main())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SOME_API_KEY", IN_USE)
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / ".env").write_text(f"TOKEN={TOKEN}\nOTHER={IN_USE}\nname=me\n")
+    return tmp_path / "ws"
+
+
+def on_disk(home: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+
+
+def test_no_tool_carries_a_secret_out(folder: Path, tmp_path: Path) -> None:
+    call = ls.ToolCall
+    said = results(
+        folder,
+        tmp_path / "home",
+        [
+            call(name="read", arguments={"path": ".env"}),
+            call(name="grep", arguments={"pattern": "TOKEN", "path": ".env"}),
+            call(name="bash", arguments={"command": "cat .env"}),
+            call(name="bash", arguments={"command": "for i in $(seq 20000); do cat .env; done"}),
+            call(name="bash", arguments={"command": "cat .env; sleep 60", "timeout": 0.5}),
+            call(name="edit", arguments={"path": ".env", "old": "name=me", "new": "name=you"}),
+        ],
+        checks=("cat .env; false",),
+    )
+    assert len(said) == 6
+    for result in said:
+        assert TOKEN not in result.text
+        assert IN_USE not in result.text
+    assert "[masked: GitHub token]" in said[0].text
+    assert "[masked: SOME_API_KEY]" in said[2].text
+    assert "name=me" in said[4].text, "what is no secret is told"
+    kept = on_disk(tmp_path / "home")
+    assert TOKEN.encode() not in kept
+    assert IN_USE.encode() not in kept
+    assert b"[masked: GitHub token]" in kept
+    assert (folder / ".env").read_text() == f"TOKEN={TOKEN}\nOTHER={IN_USE}\nname=you\n"
+
+
+@pytest.mark.parametrize("name", ["write", "edit"])
+def test_a_mark_is_never_written_in_place_of_the_secret(folder: Path, tmp_path: Path, name: str) -> None:
+    before = (folder / ".env").read_text()
+    arguments = {"path": ".env", "content": "TOKEN=[masked: GitHub token]\n"}
+    if name == "edit":
+        arguments = {"path": ".env", "old": "name=me", "new": "copy=[masked: GitHub token]"}
+    _, refused = results(
+        folder,
+        tmp_path / "home",
+        [ls.ToolCall(name="read", arguments={"path": ".env"}), ls.ToolCall(name=name, arguments=arguments)],
+    )
+    assert refused.outcome == "error"
+    assert "masked" in refused.text
+    assert (folder / ".env").read_text() == before

@@ -1,0 +1,108 @@
+"""What runs by itself later is found by name and time, and nothing is followed or opened for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from latchstep.tool import startfiles
+from latchstep.tool.startfiles import changed_start_files
+
+MATTER = [
+    ".git/hooks/pre-commit",
+    ".git/config",
+    ".git/modules/sub/hooks/post-checkout",
+    "vendor/lib/.git/hooks/post-merge",
+    "vendor/lib/.gitattributes",
+    ".envrc",
+    "sub/.envrc",
+    ".vscode/tasks.json",
+    ".devcontainer/devcontainer.json",
+    ".github/workflows/ci.yml",
+    ".gitlab-ci.yml",
+    ".husky/pre-push",
+    ".pre-commit-config.yaml",
+    "src/sitecustomize.py",
+    ".venv/lib/python3.11/site-packages/x.pth",
+    ".npmrc",
+    ".cargo/config.toml",
+    "AGENTS.md",
+    "pkg/CLAUDE.md",
+    ".latchstep/settings.toml",
+    ".mcp.json",
+]
+INNOCENT = [
+    "src/main.py",
+    "Makefile",
+    "docs/config",
+    "README.md",
+    ".git/index",
+    ".git/objects/hooks/x",
+    "bin/readme.txt",
+]
+
+
+def put(root: Path, *names: str, mode: int = 0o644) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+        (root / name).chmod(mode)
+
+
+def paths(root: Path, since: float) -> list[str]:
+    return [found.path for found in changed_start_files(root, since)[0]]
+
+
+@pytest.mark.parametrize("name", MATTER)
+def test_each_kind_is_found(tmp_path: Path, name: str) -> None:
+    put(tmp_path, name)
+    assert name in paths(tmp_path, 0.0)
+
+
+@pytest.mark.parametrize("name", INNOCENT)
+def test_ordinary_files_are_not(tmp_path: Path, name: str) -> None:
+    put(tmp_path, name)
+    assert paths(tmp_path, 0.0) == []
+
+
+def test_only_what_changed_since_then(tmp_path: Path) -> None:
+    """By the inode's change time, which `touch -d` does not set back."""
+    put(tmp_path, ".envrc")
+    later = os.stat(tmp_path / ".envrc").st_ctime + 0.001
+    assert paths(tmp_path, later) == []
+    while os.stat(tmp_path / ".envrc").st_ctime < later:  # the file system's clock ticks coarsely
+        os.utime(tmp_path / ".envrc")
+    os.utime(tmp_path / ".envrc", (0, 0))
+    assert paths(tmp_path, later) == [".envrc"]
+
+
+def test_programs_on_a_search_path(tmp_path: Path) -> None:
+    put(tmp_path, "node_modules/.bin/tsc", ".venv/bin/python", mode=0o755)
+    put(tmp_path, ".venv/bin/activate")
+    assert paths(tmp_path, 0.0) == [".venv/bin/python", "node_modules/.bin/tsc"]
+
+
+def test_a_repository_made_within_is_one_finding_more(tmp_path: Path) -> None:
+    (tmp_path / "inner" / ".git").mkdir(parents=True)
+    found, whole = changed_start_files(tmp_path, 0.0)
+    assert [(it.path, it.why) for it in found] == [("inner/.git", "a repository within")]
+    assert whole
+
+
+def test_no_link_is_followed_and_a_hook_that_is_one_is_found(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    put(outside, ".envrc")
+    root = tmp_path / "root"
+    (root / ".git" / "hooks").mkdir(parents=True)
+    (root / "link").symlink_to(outside)
+    (root / ".git" / "hooks" / "pre-commit").symlink_to(outside / ".envrc")
+    assert paths(root, 0.0) == [".git/hooks/pre-commit"]
+
+
+def test_a_tree_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startfiles, "MAX_FOLDERS", 3)
+    for number in range(5):
+        (tmp_path / f"d{number}").mkdir()
+    assert changed_start_files(tmp_path, 0.0)[1] is False
