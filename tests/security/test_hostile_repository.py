@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from latchstep.core.message import ToolCall
-from latchstep.core.rules import Traits
-from latchstep.policy.preset import preset
 from latchstep.tool.head import head_of
 from tests.cli.cli_kit import Home
 from tests.model.strict_chat import StrictChat, call_answer, text_answer
@@ -147,13 +144,21 @@ def test_a_look_at_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["ls; rm -rf .", "ls && rm x", "ls | sh", "ls > x", "ls\nrm x", "ls $(rm x)", "ls `rm x`", "sh <<E\nrm\nE",
-     "git status", "git -c alias.x='!rm x' x", "find . -delete", "find . -exec rm {} ;", "LS", " ls", "ls "],
-)  # fmt: skip
-def test_no_command_is_allowed_by_its_name_or_its_beginning(command: str) -> None:
-    policy = preset("edits", ("ls",))
-    write = Traits("write", "never", False, False)
-    assert policy(ToolCall("c", "bash", {"command": "ls"}), write).kind == "run"
-    assert policy(ToolCall("c", "bash", {"command": command}), write).kind == "ask"
+LINES = [
+    "ls; touch made", "ls && touch made", "ls | tee made", "ls > made", "ls\ntouch made", "ls $(touch made)",
+    "ls `touch made`", "cat <(touch made)", "sh <<E\ntouch made\nE", "git -c alias.x='!touch made' x",
+    "find . -name keep -delete", "find . -exec touch made ;", "ls & touch made", "ls || touch made",
+]  # fmt: skip
+
+
+def test_no_command_is_allowed_by_its_name_or_its_beginning(home: Home) -> None:
+    (home.workspace / "keep").write_text("x")
+    calls = [(f"c{at}", "bash", json.dumps({"command": line})) for at, line in enumerate(["ls", *LINES])]
+    with StrictChat([call_answer(*calls), text_answer("Done.")]) as server:
+        done = home.run("run", "go", "--base-url", server.url, "--allow", "ls")
+    assert done.status == 0, done
+    assert [path.name for path in home.workspace.iterdir()] == ["keep"]
+    results = [event for event in home.events() if event["type"] == "tool.finished"]
+    outcomes = {event["call_id"]: event["outcome"] for event in results}
+    assert outcomes.pop("c0") == "ok"
+    assert set(outcomes.values()) == {"denied"}
