@@ -143,6 +143,10 @@ def test_the_environment_says_what_is_different(tmp_path: Path) -> None:
     assert online["PIP_CACHE_DIR"] == f"{cache}/pip"
     assert CACHES.keys() <= online.keys()
     assert Sandbox("none", str(root)).variables() == {}
+    (home / ".rustup").mkdir()
+    moved = Sandbox("landlock", str(root), environ={"HOME": str(home)}).variables()
+    assert moved["RUSTUP_HOME"] == f"{home}/.rustup"
+    assert "NVM_DIR" not in moved
     for wrong in (root, root / "in", tmp_path):
         with pytest.raises(DefinitionError, match="apart from"):
             made(root, home, cache=str(wrong))

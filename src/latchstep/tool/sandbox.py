@@ -59,6 +59,9 @@ TOOLCHAINS: dict[str, tuple[str, ...]] = {
 }
 """Folders of a home that programs in a PATH folder of this beginning need. Credentials lie in none of them."""
 
+TOOL_HOMES = {"RUSTUP_HOME": ".rustup", "PYENV_ROOT": ".pyenv", "NVM_DIR": ".nvm", "VOLTA_HOME": ".volta"}
+"""How these are told where they lie, where the home is another one."""
+
 TMP_BYTES, HOME_BYTES = 4 << 30, 1 << 30
 """Most that /tmp and the home may hold; both are memory."""
 
@@ -146,6 +149,9 @@ class Sandbox:
         if self.level == "none":
             return {}
         found = {"TMPDIR": "/tmp", "HOME": self.home}  # at level landlock the guard puts a folder of its own there
+        if self.level == "landlock":
+            homes = {name: f"{self.home}/{folder}" for name, folder in TOOL_HOMES.items()}
+            found |= {name: path for name, path in homes.items() if os.path.isdir(path)}
         if self.net == "none":
             found |= OFFLINE
         elif self.net != "host":
