@@ -306,7 +306,7 @@ class FileJournal:
         """Nothing is cut off: the disk still has it in hand, and cutting could wait for ever as well."""
         unsure, shown = _named(self._unsynced, self._synced + 1)
         text = (
-            f"{self._path}: the disk did not answer within SYNC_WAIT, {SYNC_WAIT:g} s; not known to be on it: {shown}"
+            f"{self._path}: the disk did not answer within SYNC_WAIT, {SYNC_WAIT:g} s; perhaps lost: {shown}"
         )
         return text, unsure
 
