@@ -38,5 +38,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if tally.FULL and session.exitstatus == 0:
         for row, least in tally.ROWS.items():
-            if 0 < tally.cases[row] < least and not session.config.args_source.name == "ARGS_WITH_NODE":
+            if tally.cases[row] < least and session.config.args == ["tests/crash"]:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED

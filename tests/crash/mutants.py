@@ -1,24 +1,28 @@
-"""Deliberate faults in the journal, each of which the tests must notice: a test of the tests.
+"""Deliberate faults in the journal and the loop, each of which the tests must notice: a test of the tests.
 
     python tests/crash/mutants.py [NAME …]
 
-copies the package aside, changes one place, and runs the tests of the journal until one fails. Exits with 1 if any
-fault goes unnoticed. `test_mutants.py` checks that every fault still names a place that exists.
+copies the package aside, changes one place, and runs the tests of the part until one fails. Exits with 1 if any fault
+goes unnoticed, or is noticed by nothing but a time limit. `test_mutants.py` checks that every fault still names a place that exists.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.crash.loop_mutants import LOOP
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "latchstep"
 
-MUTANTS: dict[str, tuple[str, str, str]] = {
+_JOURNAL: dict[str, tuple[str, str, str]] = {
     "no fsync at all": ("barrier.py", "            disk.sync(handle)\n", "            pass\n"),
     "no fsync on open": ("file.py", "            disk.sync(handle)  #", "            pass  #"),
     "no directory fsync": ("disk.py", "    disk.sync_directory(path.parent)\n", "    pass\n"),
@@ -113,38 +117,51 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
+MUTANTS = {name: (f"journal/{file}", old, new) for name, (file, old, new) in _JOURNAL.items()} | LOOP
+
+TESTS = {
+    "journal": ["tests/crash", "tests/journal"],
+    "session": ["tests/crash/test_loop_power.py", "tests/crash/test_stuck_disk.py", "tests/session", "tests/crash"],
+}
+TESTS["core"] = ["tests/crash/test_pure_core.py", "tests/core", *TESTS["session"]]
+"""Where a fault of each part is looked for, soonest found first."""
+
 
 def mutate(name: str, package: Path) -> None:
     """Put the fault into a copy of the package. Raises LookupError if its place is gone."""
     file, old, new = MUTANTS[name]
-    path = package / "journal" / file
+    path = package / file
     text = path.read_text(encoding="utf-8")
     if old not in text:
         raise LookupError(f"{name}: {file} has no {old!r} any more")
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def is_noticed(name: str) -> bool:
+def noticed(name: str) -> str:
+    """The test that noticed the fault; "" where none did."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "src" / "latchstep"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         mutate(name, copy)
         environment = {**os.environ, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--deselect"]
-        command += ["tests/crash/test_mutants.py", "--hypothesis-seed=1", "tests/journal", "tests/crash"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+        command += ["--basetemp", f"{folder}/tests", "--ignore", "tests/crash/test_mutants.py"]
+        command += TESTS[MUTANTS[name][0].partition("/")[0]]
         try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=120, check=False)
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=300, check=False)
         except subprocess.TimeoutExpired:
-            return True
-        if done.returncode not in {0, 1}:
-            raise RuntimeError(done.stdout.decode() + done.stderr.decode())
-        return done.returncode == 1
+            return "(the time limit)"
+    said = done.stdout.decode()
+    if done.returncode not in {0, 1} or "ERROR collecting" in said:
+        raise RuntimeError(said + done.stderr.decode())
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    return found[1] if found else ""
 
 
 if __name__ == "__main__":
-    missed = []
+    missed = 0
     for mutant in sys.argv[1:] or MUTANTS:
-        noticed = is_noticed(mutant)
-        print(f"{'noticed' if noticed else 'MISSED '}  {mutant}", flush=True)
-        missed += [] if noticed else [mutant]
+        by = noticed(mutant)
+        missed += not by or by == "(the time limit)"
+        print(f"{'noticed' if by else 'MISSED '}  {mutant}: {by}", flush=True)
     sys.exit(1 if missed else 0)

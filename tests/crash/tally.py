@@ -55,6 +55,6 @@ def many(reduced: T, full: T) -> T:
     return full if FULL else reduced
 
 
-def case(number: int = 1) -> None:
-    """So many cases were tried."""
-    cases[now] += number
+def case(number: int = 1, row: str = "") -> None:
+    """So many cases were tried, of this row or of the module's."""
+    cases[row or now] += number

@@ -298,7 +298,7 @@ class FileJournal:
         text = f"{self._path}: {doing} failed ({_words(error)}); withdrawn: {shown}"
         try:
             self._disk.truncate(self._handle, self._size)
-        except OSError as second:
+        except Exception as second:
             text += f"; cutting them off failed too ({_words(second)}): the next opening will see them"
         return text, withdrawn
 
