@@ -152,7 +152,8 @@ LOOP: dict[str, tuple[str, str, str]] = {
     ),
     "written while a barrier is under way": (
         "session/session.py",
-        "        if self.barrier.under_way is not None:\n            await self.barrier.quiet()\n        self.record(*events)\n",
+        "        if self.barrier.under_way is not None:\n            await self.barrier.quiet()\n"
+        "        self.record(*events)\n",
         "        self.record(*events)\n",
     ),
     "cancelled in a barrier, run all the same": (

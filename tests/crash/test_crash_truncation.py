@@ -10,6 +10,7 @@ from latchstep.journal.frame import ORIGIN, checksum, frame
 from latchstep.testing import crash
 from latchstep.testing.disk import SimDisk
 from tests.crash.crash_kit import FILE, HEADER, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
+
 from .tally import case, many
 
 

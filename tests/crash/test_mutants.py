@@ -1,4 +1,4 @@
-"""The faults in `mutants.py` each name a place that exists. To run them: `python tests/crash/mutants.py`."""
+"""The faults in `mutants.py` each name a place that exists. To run them: `python -m tests.crash.mutants`."""
 
 from __future__ import annotations
 
