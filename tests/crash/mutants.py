@@ -167,7 +167,7 @@ def noticed(name: str) -> str:
     said = done.stdout.decode()
     if done.returncode not in {0, 1} or "ERROR collecting" in said:
         raise RuntimeError(said + done.stderr.decode())
-    found = re.search(r"^(?:FAILED|ERROR) (.+)", said, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (tests\S+)", said, re.MULTILINE)
     return found[1] if found else ""
 
 

@@ -33,6 +33,10 @@ class Victims:
             [sys.executable, str(VICTIM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def place(self) -> tuple[Path, Path]:
         """A home and a ledger for one story."""
         self._number += 1
