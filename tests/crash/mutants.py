@@ -161,7 +161,7 @@ def noticed(name: str) -> str:
         command += ["--basetemp", f"{folder}/tests"]
         command += TESTS[MUTANTS[name][0].partition("/")[0]] if name != NONE else ["tests/journal", *TESTS["core"]]
         try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=300, check=False)
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
             return LIMIT
     said = done.stdout.decode()
