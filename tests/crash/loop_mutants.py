@@ -69,10 +69,10 @@ LOOP: dict[str, tuple[str, str, str]] = {
         'elif entry.status in ("asked", "allowed"):',
         'elif entry.status == "allowed":',
     ),
-    "checks are not armed after a resume": (
+    "a write does not arm the checks": (
         "core/state.py",
-        "        if self.run is not None and self.run.active and self.run.wrote:\n            self.armed = True\n",
-        "",
+        "                self.armed = True\n",
+        "                pass\n",
     ),
     "a check that ran is not run again": (
         "core/state.py",

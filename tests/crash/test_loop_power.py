@@ -144,18 +144,19 @@ class LoopTrial:
 
 
 def judge_order(record: list[ev.Event]) -> None:
-    """A write begins alone, only with a grant of this opening where one is needed; a check follows the last one; a
-    request is made only when nothing is open."""
-    open_calls, granted, unchecked = set[str](), set[str](), False
+    """A write begins alone, only with a grant of this opening where one is needed; a check follows the last one, and
+    each opening since; a request is made only when nothing is open."""
+    open_calls, granted, wrote, unchecked = set[str](), set[str](), False, False
     for event in record:
         if isinstance(event, ev.SessionOpened):
-            open_calls, granted = set(), set()
+            open_calls, granted, unchecked = set(), set(), unchecked or wrote
         elif isinstance(event, ev.ApprovalAnswered):
             granted.add(event.call_id)
         elif isinstance(event, ev.ToolStarted):
             assert event.effect == "read" or not open_calls, f"{event.call_id} began beside {open_calls}"
             assert event.name != "guarded" or event.call_id in granted, f"{event.call_id} ran without a grant"
             open_calls.add(event.call_id)
+            wrote = wrote or event.effect == "write"
             unchecked = unchecked or event.effect == "write"
         elif isinstance(event, ev.ToolFinished):
             open_calls.discard(event.call_id)
@@ -165,10 +166,11 @@ def judge_order(record: list[ev.Event]) -> None:
             assert not open_calls, f"{open_calls} were open when the model was asked"
         elif isinstance(event, ev.RunFinished):
             assert not unchecked, "completed, and not checked"
+            wrote = False
 
 
 @pytest.mark.parametrize("how", ["kill", "power", "full", "eio", "short"])
 def test_no_crash_loses_a_promise_or_repeats_an_effect(how: Crash) -> None:
     row = {"kill": "SIGKILL", "power": "power cut"}.get(how, "errors")
-    for seed in range(many(1, {"power": 20}.get(how, 2))):
-        case(crashes(LoopTrial, [how], seed=seed, every=many(3, 1)), row)
+    for seed in range(many(1, {"power": 20, "kill": 4}.get(how, 2))):
+        case(crashes(LoopTrial, [how], seed=seed, every=many(1 if how == "kill" else 3, 1)), row)

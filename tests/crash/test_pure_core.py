@@ -126,7 +126,7 @@ def test_any_crashes_lead_to_a_valid_end(
     judge_world(run_with_crashes(script, policy, crashes, answer))
 
 
-@settings(max_examples=many(5, 100), deadline=None)
+@settings(max_examples=many(5, 150), deadline=None)
 @given(scripts, policies, st.sampled_from(["allow", "deny"]))
 def test_a_crash_at_every_step_of_any_history(script: list[Completed], policy: dict[str, object], answer: str) -> None:
     for crash_at in range(run_with_crashes(script, policy, [], answer).steps):

@@ -215,7 +215,7 @@ class State(msgspec.Struct, omit_defaults=True):
         if self.run is not None:
             self.run.tool_calls += 1
             if event.effect == "write":
-                self.run.wrote = self.armed = True
+                self.armed = True
 
     def _tool_finished(self, event: ev.ToolFinished) -> None:
         entry = self.open_call(event.call_id)
@@ -295,8 +295,6 @@ class State(msgspec.Struct, omit_defaults=True):
         """A new process: what was in flight is lost, and no grant of the old one is used silently."""
         self.epoch = event.epoch
         self.checks = []
-        if self.run is not None and self.run.active and self.run.wrote:
-            self.armed = True
         for entry in self.turn:
             if entry.status == "started":
                 entry.status = "lost"

@@ -305,9 +305,7 @@ class FileJournal:
     def _overdue(self) -> tuple[str, tuple[str, ...]]:
         """Nothing is cut off: the disk still has it in hand, and cutting could wait for ever as well."""
         unsure, shown = _named(self._unsynced, self._synced + 1)
-        text = (
-            f"{self._path}: the disk did not answer within SYNC_WAIT, {SYNC_WAIT:g} s; perhaps lost: {shown}"
-        )
+        text = f"{self._path}: the disk did not answer within SYNC_WAIT, {SYNC_WAIT:g} s; perhaps lost: {shown}"
         return text, unsure
 
     def _refuse_poisoned(self) -> None:

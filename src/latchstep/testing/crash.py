@@ -6,6 +6,7 @@ of its disk in turn, lets it live again to its end, and asks the judge. `Witness
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,15 +15,16 @@ from typing import Literal, Protocol
 
 from latchstep.core.event import Event, RunFinished, SessionCreated, ToolFinished, ToolStarted, encode_event
 from latchstep.core.rules import FINAL
-from latchstep.errors import LatchstepError
+from latchstep.errors import JournalDamaged, JournalError, JournalLocked, JournalTooNew, LatchstepError
 from latchstep.journal.file import FileJournal
-from latchstep.journal.reader import JOURNAL
 
 from .disk import Died, SimDisk
 
 Crash = Literal["kill", "power", "full", "eio", "short"]
 """`kill`: the process dies in the operation, the cache stays. `power`: the machine does, and the cache is lost. The
 others are errors of the disk, as `SimDisk.fail` makes them; the program ends by itself then."""
+
+_LOG = logging.getLogger("latchstep")
 
 TAILS = {
     "nothing": b"",
@@ -73,10 +75,13 @@ def crashes(
 def _end(trial: Trial, kind: Crash, at: int, random: Random) -> None:
     part = random.choice((0, 1, -1, random.randrange(1000)))
     trial.disk.fail("die" if kind in ("kill", "power") else kind, after=at, part=part)
+    _LOG.disabled = True  # what a driver says of a disk that died is no news here
     try:
         trial.live()
     except (Died, OSError, LatchstepError):
         pass
+    finally:
+        _LOG.disabled = False
     if kind == "power":
         trial.disk.power_cut(random.randrange)
     else:
@@ -91,12 +96,13 @@ def truncations(data: bytes, tails: Collection[bytes] = tuple(TAILS.values())) -
 
 
 def create_or_open(disk: SimDisk, directory: Path, header: SessionCreated) -> FileJournal:
-    """A session after a creation that may have got anywhere; an opening only where line 0 had arrived whole."""
+    """A session after a creation that may have got anywhere: begun again where its line 0 never arrived whole."""
     try:
-        whole = b"\n" in disk.content(directory / JOURNAL)
-    except FileNotFoundError:
-        whole = False
-    return FileJournal.open(directory, disk=disk) if whole else FileJournal.create(directory, header, disk=disk)
+        return FileJournal.open(directory, disk=disk)
+    except (JournalDamaged, JournalLocked, JournalTooNew):
+        raise
+    except JournalError:
+        return FileJournal.create(directory, header, disk=disk)
 
 
 class Witness:
