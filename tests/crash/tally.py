@@ -40,6 +40,7 @@ MODULES = {
     "test_crash_machine": "state machine",
     "test_pure_core": "pure core",
     "test_output": "pure core",
+    "test_own": "power cut",
     "test_block_device": "block device",
     "test_large": "large journals",
 }
