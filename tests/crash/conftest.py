@@ -28,7 +28,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not tally.FULL:
+    if not tally.FULL and not terminalreporter.config.getoption("durations"):
         return
     terminalreporter.write_line("| row | cases | at least | CPU s |")
     for row, least in tally.ROWS.items():
