@@ -4,12 +4,12 @@ from __future__ import annotations
 
 LOOP: dict[str, tuple[str, str, str]] = {
     "intent not synced": (
-        "session/perform.py",
+        "session/tools.py",
         '    if any(event.effect == "write" for event in started):\n        await session.sync()\n',
         "",
     ),
     "effect before intent": (
-        "session/perform.py",
+        "session/tools.py",
         '    await session.emit(*started)\n    if any(event.effect == "write" for event in started):\n'
         "        await session.sync()\n",
         "    for entry in entries:\n"
@@ -71,8 +71,8 @@ LOOP: dict[str, tuple[str, str, str]] = {
     ),
     "a write does not arm the checks": (
         "core/state.py",
-        "                self.armed = True\n",
-        "                pass\n",
+        "self.run.wrote = self.armed = True",
+        "self.run.wrote = True",
     ),
     "a check that ran is not run again": (
         "core/state.py",
@@ -90,7 +90,7 @@ LOOP: dict[str, tuple[str, str, str]] = {
         '        return CallModel(f"request-{state.requests + 1:03d}", 1, "retry", carries)\n',
     ),
     "results of a parallel batch are recorded when all are there": (
-        "session/perform.py",
+        "session/tools.py",
         "    while (ended := await crew.next()) is not None:\n"
         "        await session.emit(_finished(session, by_id[ended.key], contexts[ended.key], ended, "
         "perf_counter() - began))\n",
@@ -101,7 +101,7 @@ LOOP: dict[str, tuple[str, str, str]] = {
         "    await session.emit(*all_of_them)\n",
     ),
     "intents of the whole batch": (
-        "session/perform.py",
+        "session/tools.py",
         "    started = [_intent(session, entry, contexts[entry.call.id]) for entry in entries]\n",
         "    later = [e for e in session.state.turn if e.status == 'new' and e.call.id not in contexts]\n"
         "    started = [_intent(session, entry, contexts[entry.call.id]) for entry in entries]\n"
@@ -157,7 +157,7 @@ LOOP: dict[str, tuple[str, str, str]] = {
         "        self.record(*events)\n",
     ),
     "cancelled in a barrier, run all the same": (
-        "session/perform.py",
+        "session/tools.py",
         "    if session.interrupted:\n        await session.note_interrupt()\n",
         "    if False:\n        await session.note_interrupt()\n",
     ),

@@ -64,6 +64,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     empties: int = 0
     check_rounds: int = 0
     corrections: int = 0
+    wrote: bool = False
     corrected: bool = False
     cancelled: bool = False
     cancel_reason: str = ""

@@ -215,7 +215,7 @@ class State(msgspec.Struct, omit_defaults=True):
         if self.run is not None:
             self.run.tool_calls += 1
             if event.effect == "write":
-                self.armed = True
+                self.run.wrote = self.armed = True
 
     def _tool_finished(self, event: ev.ToolFinished) -> None:
         entry = self.open_call(event.call_id)

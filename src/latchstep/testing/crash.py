@@ -18,12 +18,13 @@ from latchstep.core.rules import FINAL
 from latchstep.errors import JournalDamaged, JournalError, JournalLocked, JournalTooNew, LatchstepError
 from latchstep.journal.file import FileJournal
 
-from .disk import Died, SimDisk
+from .disk import Died, How, SimDisk
 
 Crash = Literal["kill", "power", "full", "eio", "short"]
 """`kill`: the process dies in the operation, the cache stays. `power`: the machine does, and the cache is lost. The
 others are errors of the disk, as `SimDisk.fail` makes them; the program ends by itself then."""
 
+_HOW: dict[Crash, How] = {"kill": "die", "power": "die", "full": "full", "eio": "eio", "short": "short"}
 _LOG = logging.getLogger("latchstep")
 
 TAILS = {
@@ -74,7 +75,7 @@ def crashes(
 
 def _end(trial: Trial, kind: Crash, at: int, random: Random) -> None:
     part = random.choice((0, 1, -1, random.randrange(1000)))
-    trial.disk.fail("die" if kind in ("kill", "power") else kind, after=at, part=part)
+    trial.disk.fail(_HOW[kind], after=at, part=part)
     _LOG.disabled = True  # what a driver says of a disk that died is no news here
     try:
         trial.live()
