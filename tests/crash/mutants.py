@@ -64,6 +64,17 @@ _JOURNAL: dict[str, tuple[str, str, str]] = {
         "            self._disk.truncate(self._handle, self._size)\n",
         "            pass\n",
     ),
+    "a failed write is tried again behind its rest": (
+        "file.py",
+        "            write_all(self._disk, self._handle, data)\n        except OSError as error:\n",
+        "            try:\n                write_all(self._disk, self._handle, data)\n            except OSError:\n"
+        "                write_all(self._disk, self._handle, data)\n        except OSError as error:\n",
+    ),
+    "a torn end is repaired by a newline": (
+        "file.py",
+        "_set_aside(disk, directory, handle, cursor) if cursor.flaw else None\n            disk.sync",
+        "write_all(disk, handle, b'\\n') if cursor.flaw else None\n            disk.sync",
+    ),
     "not poisoned": (
         "file.py",
         "        if self._poison is not None:\n            raise",

@@ -172,5 +172,5 @@ def judge_order(record: list[ev.Event]) -> None:
 @pytest.mark.parametrize("how", ["kill", "power", "full", "eio", "short"])
 def test_no_crash_loses_a_promise_or_repeats_an_effect(how: Crash) -> None:
     row = {"kill": "SIGKILL", "power": "power cut"}.get(how, "errors")
-    for seed in range(many(1, {"power": 20, "kill": 4}.get(how, 2))):
+    for seed in range(many(1, {"power": 12, "kill": 4}.get(how, 2))):
         case(crashes(LoopTrial, [how], seed=seed, every=many(1 if how == "kill" else 3, 1)), row)
