@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from latchstep.errors import JournalLocked, JournalPoisoned
 from latchstep.journal import file
 from latchstep.journal.file import FileJournal
 from latchstep.testing.disk import SimDisk
-from tests.crash.crash_kit import HEADER, HOME, event, sync
+from tests.crash.crash_kit import HEADER, HOME, event
 from tests.session.fakes import call, go, session_of
 
 
@@ -29,6 +30,11 @@ class StuckDisk(SimDisk):
     def sync(self, handle: int) -> None:
         self.free.wait()
         super().sync(handle)
+
+
+def sync(journal: FileJournal) -> None:
+    """A barrier that must have an end of its own."""
+    asyncio.run(asyncio.wait_for(journal.sync(), 10))
 
 
 @pytest.fixture
