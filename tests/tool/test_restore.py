@@ -198,7 +198,7 @@ def test_a_missing_or_damaged_object_is_said_before_anything_is_done(shadow: Sha
     data = old.read_bytes()
     for damaged in (data[:-40], data[:20] + b"\0" * 30 + data[50:], b""):
         old.write_bytes(damaged)
-        with pytest.raises(SessionError, match="missing|damaged"):
+        with pytest.raises(SessionError, match=r"missing|damaged"):
             plan(Shadow(shadow.root, shadow.objects.folder.parent.parent), present, taken.tree)
     old.unlink()
     old.with_suffix(".idx").unlink()

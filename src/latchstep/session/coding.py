@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,32 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
+    directory: the session's own, `HOME/sessions/ID`, for outputs and `tools.lock`; file tools write neither it nor
+    its neighbours. With it the files are kept in snapshots under `HOME/snapshots`; SessionError while they are
+    restored by another process.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
     from latchstep.tool.seen import Seen
+    from latchstep.tool.snapshot import Shadow
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
+    home = directory.parent.parent if directory is not None else None
+    workspace = Workspace(root, protected=[directory.parent, home / "snapshots"] if directory and home else [])
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,
         extra={"PATH": path} if path is not None else None,
     )
+
+    shadow = Shadow(workspace.root, home) if home is not None else None
+    if shadow is not None:
+        with suppress(OSError):  # each snapshot will fail, and say so
+            shadow.join()
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
@@ -53,6 +63,8 @@ def coding_kit(
     async def on_close() -> None:
         await spawner.close()
         workspace.close()
+        if shadow is not None:
+            shadow.leave()
 
     return build_kit(
         model,
@@ -65,4 +77,5 @@ def coding_kit(
         masker=masker,
         on_open=on_open,
         on_close=on_close,
+        snapshot=shadow.take if shadow is not None else None,
     )
