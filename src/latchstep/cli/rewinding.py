@@ -93,7 +93,7 @@ def _how(session_id: str, past: Past, seq: int) -> str:
     command = f"latchstep resume --session {session_id}"
     if past.unfinished_at(seq):
         return command
-    again = "" if past.left_at(seq) else "   (with --model and the rest: no run is on record there)"
+    again = "" if past.left_at(seq) else "   (give --model again: no run is left in it)"
     return f"{command} TASK{again}"
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Take = Callable[[Callable[[], bool]], "Taken"]
 """Takes a snapshot, in whatever thread calls it; asks often whether it shall stop."""
 
-SECONDS = 120.0
-"""How long a snapshot may take (SNAPSHOT_SECONDS)."""
+SNAPSHOT_SECONDS = 120.0
+"""How long a snapshot may take."""
 
 MAX_EXAMPLES = 20
 """Paths left out that the event names; the tree names them all."""
@@ -40,18 +40,21 @@ class Snapshots:
     def __init__(self, take: Take | None) -> None:
         self._take = take
         self._task: asyncio.Task[Taken] | None = None
-        self._stop = threading.Event()
+        self._stop, self._until = threading.Event(), 0.0
+
+    @property
+    def ready(self) -> bool:
+        """One has ended and is not recorded yet."""
+        return self._task is not None and self._task.done()
 
     def begin(self) -> None:
         """Start one, unless one is under way."""
         if self._take is None or self._task is not None:
             return
-        take, self._stop = self._take, threading.Event()
-        stop, until = self._stop, time.monotonic() + SECONDS
-        task = asyncio.get_running_loop().create_task(
-            in_thread(lambda: take(lambda: stop.is_set() or time.monotonic() > until))
-        )
-        self._task = task
+        take, stop, until = self._take, threading.Event(), time.monotonic() + SNAPSHOT_SECONDS
+        work = in_thread(lambda: take(lambda: stop.is_set() or time.monotonic() > until))
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._stop, self._until = stop, until
 
     async def before_effects(self, session: Session) -> None:
         """The files as they are are on record before the run's first effect, and a snapshot under way has ended."""
@@ -63,16 +66,17 @@ class Snapshots:
         """Record the one under way, if there is one and it has ended, or when it has. A run that was interrupted does
         without it."""
         task = self._task
-        if task is None or not (wait or task.done()):
+        if task is None or not (wait or self.ready):
             return
         if not task.done():
-            session.crew.start("workspace.snapshot", _end_of(task), SECONDS + 2 * session.limits.grace)
+            session.crew.start("workspace.snapshot", _end_of(task), SNAPSHOT_SECONDS + session.limits.grace)
             await session.crew.next()
-        if session.interrupted or not task.done():
+        if session.interrupted:
             await self.stop(session)
             return
-        self._task = None
-        await session.emit(_recorded(task))
+        late = not task.done() or time.monotonic() > self._until
+        await self.stop(session)
+        await session.emit(_recorded(task, late))
 
     async def stop(self, session: Session) -> None:
         """Stop the one under way, unrecorded."""
@@ -95,12 +99,16 @@ async def _end_of(task: asyncio.Task[Taken]) -> None:
     await asyncio.wait([task])
 
 
-def _recorded(task: asyncio.Task[Taken]) -> WorkspaceSnapshot:
+def _recorded(task: asyncio.Task[Taken], late: bool) -> WorkspaceSnapshot:
     if task.cancelled():  # by whoever cancelled every task of the loop
         return WorkspaceSnapshot(error="it was cancelled")
+    if not task.done():
+        return WorkspaceSnapshot(error="the disk does not answer")
     error = task.exception()
     if error is None:
         return kept(task.result())
+    if late:
+        return WorkspaceSnapshot(error=f"it took longer than {SNAPSHOT_SECONDS:g} s (SNAPSHOT_SECONDS)")
     return WorkspaceSnapshot(error=clean(str(error) if isinstance(error, LatchstepError) else wording.of_error(error)))
 
 
