@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from latchstep.core.secrets import Masker, secret_values
 
@@ -14,6 +14,25 @@ from .build import build_kit
 from .check import checker
 from .kit import Kit
 from .prompt import coding_prompt
+
+if TYPE_CHECKING:
+    from latchstep.tool.snapshot import Shadow
+
+
+def _never_written(directory: Path | None) -> list[Path]:
+    return [directory.parent, directory.parent.parent / "snapshots"] if directory is not None else []
+
+
+def _shadow(root: Path, directory: Path | None) -> Shadow | None:
+    """The snapshots of a workspace, at work in it."""
+    from latchstep.tool.snapshot import Shadow
+
+    if directory is None:
+        return None
+    shadow = Shadow(root, directory.parent.parent)
+    with suppress(OSError):  # each snapshot will fail, and say so
+        shadow.join()
+    return shadow
 
 
 def coding_kit(
@@ -38,12 +57,10 @@ def coding_kit(
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
     from latchstep.tool.seen import Seen
-    from latchstep.tool.snapshot import Shadow
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    home = directory.parent.parent if directory is not None else None
-    workspace = Workspace(root, protected=[directory.parent, home / "snapshots"] if directory and home else [])
+    workspace = Workspace(root, protected=_never_written(directory))
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
@@ -51,10 +68,7 @@ def coding_kit(
         extra={"PATH": path} if path is not None else None,
     )
 
-    shadow = Shadow(workspace.root, home) if home is not None else None
-    if shadow is not None:
-        with suppress(OSError):  # each snapshot will fail, and say so
-            shadow.join()
+    shadow = _shadow(workspace.root, directory)
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
