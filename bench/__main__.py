@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, process, terminal, wires
+from . import loop, process, snapshot, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -23,6 +23,7 @@ def main() -> None:
     figures = {
         "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
         "terminal": terminal.terminal(),
+        "snapshot": snapshot.snapshots(),
         **asyncio.run(in_process()),
         "import": process.imports(),
         "run": process.first_request(),

@@ -95,6 +95,8 @@ class Human:
             case ev.CheckFinished():
                 self._checked(event)
             case ev.WorkspaceSnapshot():
+                if event.because:
+                    self._note(f"files: {one_line(event.because, 80)}")
                 if event.error:
                     self._note(f"the files are not kept; no rewind can bring them back: {one_line(event.error, 300)}")
             case _:

@@ -101,13 +101,13 @@ class Objects:
 
     def make(self) -> None:
         """An empty repository, where there is none yet."""
-        if (self.folder / "HEAD").is_file():
+        if (self.folder / "HEAD").is_file() and self._packs.is_dir():
             return
         self.folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (self.folder.parent, self.folder, self._packs.parent, self._packs, self.folder / "refs"):
             path.mkdir(mode=0o700, exist_ok=True)
         (self.folder / "config").write_text(CONFIG)
-        (self.folder / "HEAD").write_text("ref: refs/heads/none\n")  # last: it says that the rest is there
+        (self.folder / "HEAD").write_text("ref: refs/heads/none\n")
         for path in (self._packs.parent, self.folder, self.folder.parent, self.folder.parent.parent):
             _sync(path)
 
