@@ -1,4 +1,4 @@
-"""A snapshot of 5,000 files: the first one, and one where nothing has changed, beside a bare walk with a status each."""
+"""A snapshot of 5,000 files: the first, and one where nothing has changed, beside a bare walk with a status each."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from latchstep.journal.store import Store
+from latchstep.tool.snapshot import Shadow
 from tests.cli.cli_kit import Done, Home, Terminal, bash, edit, ended, refused, wait_for
 from tests.model.strict_chat import StrictChat, text_answer
 from tests.tool.snapshot_kit import picture
@@ -238,6 +239,17 @@ def test_nobody_goes_back_under_a_session_that_is_at_work(home: Home) -> None:
     assert (home.workspace / "made").exists()
 
 
+def test_no_run_begins_while_files_are_restored(home: Home) -> None:
+    filled(home)
+    restorer = Shadow(home.workspace, home.state)
+    assert restorer.alone()
+    with StrictChat([text_answer("Done.")]) as server:
+        refused(home.run("run", "go", "--base-url", server.url), 2, "are being restored just now")
+        assert home.sessions() == []
+        restorer.leave()
+        assert home.run("run", "go", "--base-url", server.url).status == 0
+
+
 def test_a_session_without_effects_and_one_whose_snapshots_are_gone(home: Home) -> None:
     filled(home)
     ran(home, task="only talk")
@@ -328,6 +340,17 @@ def test_verify_says_what_is_sound_and_what_is_not(home: Home) -> None:
     bad = home.run("sessions", "verify", session.name)
     assert bad.status == 5, bad
     assert blob.name in bad.out
+
+
+def test_verify_says_when_files_cannot_go_back(home: Home) -> None:
+    filled(home)
+    ran(home, bash(CHANGES))
+    assert "snapshots" not in home.run("sessions", "verify").out
+    for pack in home.state.rglob("*.pack"):
+        pack.write_bytes(pack.read_bytes()[:20])
+    done = home.run("sessions", "verify")
+    assert done.status == 0, "the record itself is sound"
+    assert "2 of 2 snapshots of its files are not whole" in done.out
 
 
 def test_a_damaged_session_is_salvaged_into_one_that_goes_on(home: Home) -> None:

@@ -294,7 +294,7 @@ def test_it_can_be_stopped_at_any_moment(shadow: Shadow) -> None:
             break
         except SessionError:
             asked += 1
-    assert asked == 5  # each folder, each file
+    assert asked == 9  # each folder, each name, each file
     assert [path.name for path in shadow.objects.folder.rglob("tmp_*")] == []
 
 

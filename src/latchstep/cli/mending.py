@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from latchstep.core.printable import one_line, printable
 from latchstep.errors import JournalError
 from latchstep.journal.base import new_session_id
+from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Report, Store
+from latchstep.session.rewind import past_of
+from latchstep.tool.restore import complete
+from latchstep.tool.snapshot import Shadow
 
 from .driving import how_to_go_on
 from .running import here, state_root
@@ -41,7 +46,7 @@ def _verify(store: Store, session_id: str, screen: Screen) -> int:
         screen.line(f"{shown}  {screen.style('sound', 'green')}  {size}")
     else:
         screen.line(f"{shown}  {screen.style('damaged', 'red')}  {size} are whole")
-    for said in _findings(report):
+    for said in [*_findings(report), *_snapshots(store, session_id, report)]:
         screen.line(f"  {said}")
     if report.damaged:
         screen.line(f"  what is whole can be copied into a new session: latchstep sessions salvage {shown}")
@@ -57,6 +62,19 @@ def _findings(report: Report) -> list[str]:
     if report.blobs:
         said.append(f"blobs that are not what their names say: {', '.join(report.blobs)}")
     return said
+
+
+def _snapshots(store: Store, session_id: str, report: Report) -> list[str]:
+    """Whether the files could go back: no part of the record, but what a rewind counts on."""
+    if report.damaged:
+        return []
+    past = past_of(read_journal(store.directory(session_id)))
+    trees = {taken.tree for taken in past.snapshots if taken.tree}
+    objects, whole = Shadow(Path(past.workspace), store.root).objects, set[bytes]()
+    bad = [tree for tree in sorted(trees) if not complete(objects, tree, whole)]
+    if not bad:
+        return []
+    return [f"{len(bad)} of {len(trees)} snapshots of its files are not whole: a rewind to them is refused"]
 
 
 def salvage_session(prefix: str) -> int:

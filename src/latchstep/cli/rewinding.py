@@ -145,7 +145,11 @@ def _go_back(store: Store, source: str, past: Past, seq: int, *, fork: bool, yes
             )
         undo = _note(journal, kept(present, "kept before going back"))
         target = _fork(store, source, seq) if fork else source
-        failed = _restored(store, journal, target, shadow, wanted) if wanted is not None else []
+        try:
+            failed = _restored(store, journal, target, shadow, wanted) if wanted is not None else []
+        except BaseException:
+            screen.line(f"To undo what was done: latchstep rewind --session {source} --to {undo}")
+            raise
     finally:
         if shadow is not None:
             shadow.leave()

@@ -146,6 +146,23 @@ def plan(shadow: Shadow, present: Taken, tree: str) -> Plan:
     return Plan(tree, (*removals, *creations), tuple(sorted(left.items())), then.private)
 
 
+def complete(objects: Objects, tree: str, whole: set[bytes]) -> bool:
+    """Whether all that a snapshot holds is there and verifies. `whole` are objects known to be, and is added to."""
+    waiting = [(TREE, bytes.fromhex(tree))]
+    try:
+        while waiting:
+            mode, oid = waiting.pop()
+            if oid not in whole:
+                kind, data = objects.read(oid)
+                waiting += [(mode, inner) for mode, _, inner in (tree_entries(data) if mode == TREE else ())]
+                if kind != ("tree" if mode == TREE else "blob"):
+                    return False
+                whole.add(oid)
+    except SessionError:
+        return False
+    return True
+
+
 def _differences(now: _Held, then: _Held, mine: bytes | None, theirs: bytes | None, path: str = "") -> Iterator[Step]:
     """Steps for all that differs, folders before what is in them. One sort of thing in place of another is a
     removal and a creation."""

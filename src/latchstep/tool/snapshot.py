@@ -150,8 +150,7 @@ class _Scan:
 
     def walk(self, fd: int, path: str = "", depth: int = 0, rules: Rules = (), digest: bytes = b"") -> None:
         """Look at a folder and all below it."""
-        if self._stop():
-            raise SessionError("the snapshot was stopped")
+        self._go_on()
         own = os.fstat(fd)
         self._device = self._device or own.st_dev
         if own.st_dev != self._device:
@@ -234,7 +233,8 @@ class _Scan:
         return folder, same
 
     def _passes(self, path: str, name: str, is_folder: bool, rules: Rules) -> bool:
-        """Whether a rule leaves it out: git's, our own, or one of an ignore file."""
+        """Whether a rule leaves it out: git's, our own, or one of an ignore file. Many rules take long."""
+        self._go_on()
         full = f"{path}/{name}" if path else name
         return (
             is_protected(name)
@@ -263,6 +263,10 @@ class _Scan:
             return True
         return False
 
+    def _go_on(self) -> None:
+        if self._stop():
+            raise SessionError("the snapshot was stopped")
+
     def _leave(self, path: str, why: str) -> None:
         self.left_out.append((path, why))
 
@@ -276,8 +280,7 @@ class _Scan:
                 continue
             try:
                 for name, status in names:
-                    if self._stop():
-                        raise SessionError("the snapshot was stopped")
+                    self._go_on()
                     try:
                         self.folders[path].files[name] = _stored(fd, name, status, pack)
                     except FileNotFoundError:
