@@ -81,6 +81,19 @@ def test_the_files_are_on_record_before_the_first_effect_and_again_after_it() ->
     go(main())
 
 
+def test_each_run_keeps_the_files_anew_since_a_person_may_have_changed_them() -> None:
+    async def main() -> None:
+        journal = FakeJournal()
+        shutter = Shutter(journal.log)
+        session = session_with(journal, [[call("write", n=1)], "done", [call("write", n=2)], "done"], shutter)
+        await session.run("one")
+        await session.run("two")
+        log = [line for line in journal.log if "looked" in line or "effect" in line]
+        assert log == ["looked", "effect 1", "looked", "looked", "effect 2", "looked"]
+
+    go(main())
+
+
 def test_runs_that_only_read_take_none() -> None:
     async def main() -> None:
         journal = FakeJournal()

@@ -209,6 +209,22 @@ def test_a_missing_or_damaged_object_is_said_before_anything_is_done(shadow: Sha
     assert picture(shadow.root) == before
 
 
+def test_a_single_missing_file_is_said_before_anything_is_done(shadow: Shadow) -> None:
+    with shadow.objects.pack() as pack:
+        pack.add("blob", b"1")
+    (alone,) = shadow.objects.folder.rglob("*.pack")
+    fill(shadow.root, a="1", b="2")
+    taken = shadow.take()
+    fill(shadow.root, a="other", b="another")
+    present = shadow.take()
+    before = picture(shadow.root)
+    alone.unlink()
+    alone.with_suffix(".idx").unlink()
+    with pytest.raises(SessionError, match="missing"):
+        plan(Shadow(shadow.root, shadow.objects.folder.parent.parent), present, taken.tree)
+    assert picture(shadow.root) == before
+
+
 def test_a_file_that_a_person_changed_after_the_plan_is_not_touched(shadow: Shadow) -> None:
     fill(shadow.root, changed="1", removed="1", kept="1")
     taken = shadow.take()

@@ -200,6 +200,16 @@ def test_a_new_rule_takes_effect_and_is_taken_back(shadow: Shadow, monkeypatch: 
     assert shadow.take().tree == first.tree
 
 
+def test_a_folder_that_was_closed_to_others_is_another_tree(shadow: Shadow, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(shadow.root, folder__f="1")
+    age(shadow.root, monkeypatch)
+    first = shadow.take()
+    (shadow.root / "folder").chmod(0o700)
+    assert shadow.take().tree != first.tree
+    (shadow.root / "folder").chmod(0o755)
+    assert shadow.take().tree == first.tree
+
+
 @needs_git
 def test_names_of_any_bytes(shadow: Shadow) -> None:
     names = [
@@ -298,8 +308,9 @@ def test_it_can_be_stopped_at_any_moment(shadow: Shadow) -> None:
     assert [path.name for path in shadow.objects.folder.rglob("tmp_*")] == []
 
 
-def test_a_lost_pack_or_a_damaged_index_means_reading_again(shadow: Shadow) -> None:
+def test_a_lost_pack_or_a_damaged_index_means_reading_again(shadow: Shadow, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(shadow.root, a="1", b__c="2")
+    age(shadow.root, monkeypatch)
     home = shadow.objects.folder.parent.parent
     first = shadow.take()
     for path in shadow.objects.folder.rglob("*.pack"):

@@ -182,7 +182,6 @@ class _Scan:
             and old is not None
             and len(folder.files) == len(old.files)
             and folder.folders.keys() == old.folders.keys()
-            and folder.closed == old.closed
         )
         self.unchanged = self.unchanged and folder.same
         self.folders[path] = folder
