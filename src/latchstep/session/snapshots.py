@@ -16,8 +16,7 @@ from latchstep.core import wording
 from latchstep.core.event import WorkspaceSnapshot
 from latchstep.core.message import clean
 from latchstep.errors import LatchstepError
-
-from .threads import in_thread
+from latchstep.tool.threads import in_thread
 
 if TYPE_CHECKING:
     from latchstep.tool.snapshot import Taken
