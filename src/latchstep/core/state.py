@@ -93,10 +93,7 @@ class State(msgspec.Struct, omit_defaults=True):
             case ev.ApprovalAbandoned():
                 self._abandoned(event)
             case ev.MessageEdited():
-                self.queue = [
-                    Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
-                    for item in self.queue
-                ]
+                self._edited(event)
             case ev.MessageWithdrawn():
                 self.queue = [queued for queued in self.queue if queued.message_id != event.message_id]
             case ev.CancelRequested():
@@ -140,6 +137,12 @@ class State(msgspec.Struct, omit_defaults=True):
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":
                 self.run.corrected = True
+
+    def _edited(self, event: ev.MessageEdited) -> None:
+        self.queue = [
+            Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
+            for item in self.queue
+        ]
 
     def _requested(self, event: ev.ModelRequested) -> None:
         self.transcript.extend(self.outgoing(event.carries))
