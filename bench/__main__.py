@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, opening, process, terminal, wires
+from . import loop, opening, process, snapshot, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -23,6 +23,7 @@ def main() -> None:
     figures = {
         "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
         "terminal": terminal.terminal(),
+        "snapshot": snapshot.snapshots(),
         **asyncio.run(in_process()),
         "opening": opening.opening(),
         "import": process.imports(),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from latchstep.core.secrets import Masker, secret_values
 
@@ -13,6 +14,25 @@ from .build import build_kit
 from .check import checker
 from .kit import Kit
 from .prompt import coding_prompt
+
+if TYPE_CHECKING:
+    from latchstep.tool.snapshot import Shadow
+
+
+def _never_written(directory: Path | None) -> list[Path]:
+    return [directory.parent, directory.parent.parent / "snapshots"] if directory is not None else []
+
+
+def _shadow(root: Path, directory: Path | None) -> Shadow | None:
+    """The snapshots of a workspace, at work in it."""
+    from latchstep.tool.snapshot import Shadow
+
+    if directory is None:
+        return None
+    shadow = Shadow(root, directory.parent.parent)
+    with suppress(OSError):  # each snapshot will fail, and say so
+        shadow.join()
+    return shadow
 
 
 def coding_kit(
@@ -28,7 +48,9 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
+    directory: the session's own, `HOME/sessions/ID`, for outputs and `tools.lock`; file tools write neither it nor
+    its neighbours. With it the files are kept in snapshots under `HOME/snapshots`; SessionError while they are
+    restored by another process.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     The session's `close` ends the spawner and whatever it started.
     """
@@ -38,13 +60,15 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
+    workspace = Workspace(root, protected=_never_written(directory))
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,
         extra={"PATH": path} if path is not None else None,
     )
+
+    shadow = _shadow(workspace.root, directory)
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
@@ -53,6 +77,8 @@ def coding_kit(
     async def on_close() -> None:
         await spawner.close()
         workspace.close()
+        if shadow is not None:
+            shadow.leave()
 
     return build_kit(
         model,
@@ -65,4 +91,5 @@ def coding_kit(
         masker=masker,
         on_open=on_open,
         on_close=on_close,
+        snapshot=shadow.take if shadow is not None else None,
     )

@@ -190,6 +190,7 @@ class Run:
             assert ended is not None
         except (Exception, asyncio.CancelledError) as error:
             await session.crew.quit()
+            await session.snapshots.stop(session)
             ended = await self._broken(error)
         finally:
             if clock is not None:

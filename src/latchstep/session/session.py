@@ -38,6 +38,7 @@ from .model_call import with_model
 from .perform import perform
 from .run import Run, RunResult
 from .said import change, readable, take
+from .snapshots import Snapshots
 
 SNAPSHOT_EVERY = 1 << 20
 """Bytes of journal between two snapshots of the state."""
@@ -71,6 +72,7 @@ class Session:
         self._cancel: ev.CancelRequested | None = None
         self.crew = Crew(rules.limits.grace, self.note_interrupt, self.absorb)
         self.barrier = Barrier(journal, self.absorb, self._synced)
+        self.snapshots = Snapshots(kit.snapshot)
         self._ending: ev.RunFinished | None = None
         self._poison: JournalPoisoned | None = None
         self._woken: asyncio.Future[None] | None = None
