@@ -6,7 +6,11 @@ import asyncio
 import json
 import platform
 
+<<<<<<< HEAD
 from . import loop, process, sandbox, terminal, wires
+=======
+from . import loop, opening, process, snapshot, terminal, wires
+>>>>>>> main
 
 
 async def in_process() -> dict[str, object]:
@@ -24,7 +28,9 @@ def main() -> None:
     figures = {
         "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
         "terminal": terminal.terminal(),
+        "snapshot": snapshot.snapshots(),
         **asyncio.run(in_process()),
+        "opening": opening.opening(),
         "import": process.imports(),
         "run": process.first_request(),
     }

@@ -1,4 +1,4 @@
-"""Each test that the pages of promises name exists."""
+"""Each test that a page of promises names exists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("title", ["crash-safety.md", "security.md"])
+@pytest.mark.parametrize("title", ["crash-safety", "rewind", "security"])
 def test_the_page_names_tests_that_exist(title: str) -> None:
-    page = (ROOT / "docs" / title).read_text(encoding="utf-8")
+    page = (ROOT / "docs" / f"{title}.md").read_text(encoding="utf-8")
     files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     current, named = "", 0
     for file, names in re.findall(r"`(test_\w+\.py)?((?:::\w+)*)`", page):

@@ -127,7 +127,7 @@ def second(value):
     ],
 )
 def test_a_miss_says_why_and_shows_the_nearest_text(old: str, words: list[str]) -> None:
-    with pytest.raises(ToolError, match=r"old was not found in f\. Nothing was changed\.") as caught:
+    with pytest.raises(ToolError, match=r"^old was not found in f\. Nothing was changed\.") as caught:
         edited(FILE, old, "something else")
     for word in words:
         assert word in str(caught.value)

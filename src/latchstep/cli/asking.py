@@ -32,7 +32,7 @@ async def ask(screen: Screen, question: Question) -> bool:
     rows = lay_out(question, screen.width)
     for row in rows:
         screen.line(row)
-    _forget_what_was_typed()
+    forget_what_was_typed()
     size = f" ({len(rows)} rows)" if len(rows) > 10 else ""
     while True:
         screen.prompt(screen.style(f"{one_line(question.name, 60)}{size}: [y] yes  [n] no > ", "bold"))
@@ -66,7 +66,8 @@ async def read_line() -> str:
         return ""
 
 
-def _forget_what_was_typed() -> None:
+def forget_what_was_typed() -> None:
+    """What lies in the terminal was typed before the question, and is no answer to it."""
     import termios
 
     try:

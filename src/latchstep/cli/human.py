@@ -16,6 +16,9 @@ from .screen import Screen
 PATIENCE = 2.0
 """Seconds after which a running tool, check or model shows that it is still at work."""
 
+BEFORE = "keeping the files, preparing the calls"
+"""What a session does after an answer, before its calls start."""
+
 RETELL = 15.0
 """Seconds between progress lines where there is no terminal to redraw."""
 
@@ -74,7 +77,10 @@ class Human:
                 self._latest = event.text
             case ev.ToolFinished():
                 self._finished(event)
+            case ev.ApprovalRequested():
+                self._busy.pop(BEFORE, None)
             case ev.ApprovalAnswered():
+                self._begin(BEFORE, BEFORE)
                 self._note(("allowed" if event.decision == "allow" else "declined") + _because(event.note))
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
@@ -88,6 +94,11 @@ class Human:
                 self.screen.line(f"{self._mark('▸', 'cyan')} {self._bold('check')} {self._code(event.command)}")
             case ev.CheckFinished():
                 self._checked(event)
+            case ev.WorkspaceSnapshot():
+                if event.because:
+                    self._note(f"files: {one_line(event.because, 80)}")
+                if event.error:
+                    self._note(f"the files are not kept; no rewind can bring them back: {one_line(event.error, 300)}")
             case _:
                 pass
 
@@ -109,6 +120,8 @@ class Human:
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)
         self._remember(event.message)
+        if event.message.calls:
+            self._begin(BEFORE, BEFORE)
         if self._streamed != event.request_id and event.message.text.strip():
             self.screen.piece(event.message.text)
         self.screen.end()
@@ -136,6 +149,7 @@ class Human:
             self._begin(event.request_id, "waiting to ask the model again")
 
     def _started(self, call_id: str, name: str) -> None:
+        self._busy.pop(BEFORE, None)
         self._begin(call_id, self._title(call_id, name))
         self.screen.line(f"{self._mark('▸', 'cyan')} {self._title(call_id, name, bold=True)}")
 

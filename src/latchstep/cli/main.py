@@ -87,13 +87,62 @@ def resume(task: str | None, **options: Any) -> int:
     return resume_session(task, **options)
 
 
-@cli.command()
+@cli.group(invoke_without_command=True)
 @click.option("--all", "everywhere", is_flag=True, help="Also the sessions of other folders.")
-def sessions(everywhere: bool) -> int:
-    """List sessions, the latest first."""
+@click.pass_context
+def sessions(context: click.Context, everywhere: bool) -> int:
+    """List sessions, the latest first; verify them, or salvage a damaged one."""
     from .showing import list_sessions
 
-    return list_sessions(everywhere)
+    return 0 if context.invoked_subcommand else list_sessions(everywhere)
+
+
+@sessions.command()
+@click.argument("session", required=False)
+@click.pass_context
+def verify(context: click.Context, session: str | None) -> int:
+    """Verify every line and blob of SESSION, or of all the sessions that `sessions` lists."""
+    from .mending import verify_sessions
+
+    assert context.parent is not None
+    return verify_sessions(session, context.parent.params["everywhere"])
+
+
+@sessions.command()
+@click.argument("session")
+def salvage(session: str) -> int:
+    """Copy what is whole of a damaged SESSION, up to the damage, into a new one."""
+    from .mending import salvage_session
+
+    return salvage_session(session)
+
+
+@cli.command()
+@click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
+@click.option("--at", type=click.IntRange(min=0), metavar="LINE", help="The last line it takes over (default: all).")
+@click.option("--files", is_flag=True, help="Put the files back, too, as they were at that line.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def fork(session: str | None, at: int | None, files: bool, yes: bool) -> int:
+    """Begin a new session as a copy of one, whole or up to a line."""
+    from .rewinding import fork_session
+
+    return fork_session(session, at, files, yes)
+
+
+@cli.command()
+@click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
+@click.option("--to", type=click.IntRange(min=0), metavar="LINE", help="The last line that stays.")
+@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Take back the last N prompts.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rewind(session: str | None, to: int | None, turns: int | None, yes: bool) -> int:
+    """Go back to an earlier point: a new session up to there, and the files as they were.
+
+    Shows what it will change and asks. The old session stays, and the files as they are now are kept, so that it can be
+    undone.
+    """
+    from .rewinding import rewind_session
+
+    return rewind_session(session, to, turns, yes)
 
 
 @cli.command()

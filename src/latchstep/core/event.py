@@ -279,6 +279,19 @@ class CheckFinished(Event, frozen=True, tag="check.finished"):
     output: str = ""
 
 
+class WorkspaceSnapshot(Event, frozen=True, tag="workspace.snapshot"):
+    """The workspace's files as they are at this line: `tree` in its shadow store, "" where none could be taken, and
+    `error` says why. `files` counts files and links, `left_out` what no snapshot holds; `examples` names some of it and
+    why. `because`: "" in a run, else what it was taken or restored for."""
+
+    tree: str = ""
+    files: int = 0
+    left_out: int = 0
+    examples: tuple[str, ...] = ()
+    because: str = ""
+    error: str = ""
+
+
 class RunFinished(Event, frozen=True, tag="run.finished"):
     """Last event of each run: its result without the messages. `output` is the typed output's JSON form."""
 
@@ -323,6 +336,7 @@ AnyEvent = (
     | ClockPassed
     | CheckStarted
     | CheckFinished
+    | WorkspaceSnapshot
     | RunFinished
 )
 

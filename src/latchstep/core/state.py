@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,6 +30,8 @@ class State(msgspec.Struct, omit_defaults=True):
     turn: the calls of the model's last message; `pending` of them have no result, `joined` have theirs in the
     transcript. answered: the model's last message, while it has no call left to run and nothing has followed it.
     armed: something may have changed since the declared checks last passed.
+    files: whether a snapshot holds the workspace's files: none since the run began or a process opened the session
+    (`unknown`), one does (`kept`), one did before effects that came since (`changed`).
     place: answers and failed attempts recorded so far. seen: path -> SHA-256 of what the model last saw of it.
     """
 
@@ -55,6 +57,7 @@ class State(msgspec.Struct, omit_defaults=True):
     turns: list[str] = []
     streaks: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_PERIOD)
     told: bool = False
+    files: Literal["unknown", "kept", "changed"] = "unknown"
 
     def apply(self, event: ev.Event) -> None:
         """Fold one event in. Transient and unknown events change nothing."""
@@ -90,10 +93,7 @@ class State(msgspec.Struct, omit_defaults=True):
             case ev.ApprovalAbandoned():
                 self._abandoned(event)
             case ev.MessageEdited():
-                self.queue = [
-                    Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
-                    for item in self.queue
-                ]
+                self._edited(event)
             case ev.MessageWithdrawn():
                 self.queue = [queued for queued in self.queue if queued.message_id != event.message_id]
             case ev.CancelRequested():
@@ -103,6 +103,8 @@ class State(msgspec.Struct, omit_defaults=True):
                     self.run.clock = event
             case ev.CheckFinished():
                 self._checked(event)
+            case ev.WorkspaceSnapshot():
+                self.files = "kept"
             case ev.RunStarted():
                 self._run_started(event)
             case ev.RunFinished():
@@ -135,6 +137,12 @@ class State(msgspec.Struct, omit_defaults=True):
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":
                 self.run.corrected = True
+
+    def _edited(self, event: ev.MessageEdited) -> None:
+        self.queue = [
+            Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
+            for item in self.queue
+        ]
 
     def _requested(self, event: ev.ModelRequested) -> None:
         self.transcript.extend(self.outgoing(event.carries))
@@ -234,6 +242,8 @@ class State(msgspec.Struct, omit_defaults=True):
         entry = self.open_call(event.call_id)
         entry.status, entry.found = "started", event.found
         entry.effect, entry.replay, entry.key = event.effect, event.replay, event.idempotency_key
+        if event.effect == "write" and self.files == "kept":
+            self.files = "changed"
         if self.run is not None:
             self.run.tool_calls += 1
             if event.effect == "write":
@@ -305,6 +315,7 @@ class State(msgspec.Struct, omit_defaults=True):
         self.transcript.extend(self.outgoing(()))
         self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
         self.run = RunState(event.run_id, event)
+        self.files = "unknown"
         self.finished = None
         self.request = None
         self.requests = max(self.requests, event.first_request - 1)
@@ -323,8 +334,7 @@ class State(msgspec.Struct, omit_defaults=True):
         """A new process: what was in flight is lost, and no grant of the old one is used silently."""
         self.epoch = event.epoch
         self.checks = []
-        if self.run is not None and self.run.active and self.run.wrote:
-            self.armed = True
+        self.files = "unknown"
         for entry in self.turn:
             if entry.status == "started":
                 entry.status = "lost"

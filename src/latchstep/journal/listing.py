@@ -25,7 +25,7 @@ MAX_PROMPT = 200
 """Characters of the first prompt that an entry shows."""
 
 _PROMPT = b'"type":"message.accepted",'
-_IDLE = ("session.created", "session.opened", "session.snapshot")
+_IDLE = ("session.created", "session.opened", "session.snapshot", "workspace.snapshot")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,27 @@ from .kit import Kit
 from .prompt import coding_prompt
 
 if TYPE_CHECKING:
+<<<<<<< HEAD
     from latchstep.tool.sandbox import Sandbox
+=======
+    from latchstep.tool.snapshot import Shadow
+
+
+def _never_written(directory: Path | None) -> list[Path]:
+    return [directory.parent, directory.parent.parent / "snapshots"] if directory is not None else []
+
+
+def _shadow(root: Path, directory: Path | None) -> Shadow | None:
+    """The snapshots of a workspace, at work in it."""
+    from latchstep.tool.snapshot import Shadow
+
+    if directory is None:
+        return None
+    shadow = Shadow(root, directory.parent.parent)
+    with suppress(OSError):  # each snapshot will fail, and say so
+        shadow.join()
+    return shadow
+>>>>>>> main
 
 
 def coding_kit(
@@ -32,8 +53,14 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
+<<<<<<< HEAD
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours, nor
     what makes git run programs.
+=======
+    directory: the session's own, `HOME/sessions/ID`, for outputs and `tools.lock`; file tools write neither it nor
+    its neighbours. With it the files are kept in snapshots under `HOME/snapshots`; SessionError while they are
+    restored by another process.
+>>>>>>> main
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
     """
@@ -44,8 +71,12 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
+<<<<<<< HEAD
     stores = [directory.parent] if directory is not None else []
     workspace = Workspace(root, protected=[*stores, *guards_of(str(root.resolve())).readonly])
+=======
+    workspace = Workspace(root, protected=_never_written(directory))
+>>>>>>> main
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
@@ -54,6 +85,8 @@ def coding_kit(
         sandbox=sandbox,
     )
 
+    shadow = _shadow(workspace.root, directory)
+
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
             seen.saw(name, digest)
@@ -61,6 +94,8 @@ def coding_kit(
     async def on_close() -> None:
         await spawner.close()
         workspace.close()
+        if shadow is not None:
+            shadow.leave()
 
     return build_kit(
         model,
@@ -73,4 +108,5 @@ def coding_kit(
         masker=masker,
         on_open=on_open,
         on_close=on_close,
+        snapshot=shadow.take if shadow is not None else None,
     )

@@ -20,6 +20,7 @@ from latchstep.tool.base import Output, Tool
 
 if TYPE_CHECKING:
     from .output import OutputType
+    from .snapshots import Take
 
 Checker = Callable[[str], Awaitable[tuple[int | None, str]]]
 """Runs a check command: exit status (negative for a signal, None if it never ended by itself) and output."""
@@ -39,6 +40,7 @@ class Kit:
     masker: takes secrets out of what tools and checks say, before it is recorded; None where all of it may stand.
     on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
     on_close(): ends what belongs to the session, such as its spawner.
+    snapshot(stop): keeps the workspace's files; None where they are not kept.
     """
 
     model: Model
@@ -56,6 +58,7 @@ class Kit:
     masker: Masker | None = None
     on_open: Callable[[dict[str, str]], None] = lambda seen: None
     on_close: Callable[[], Awaitable[None]] | None = None
+    snapshot: Take | None = None
     coroutines: frozenset[str] = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
     specs_json: bytes = field(init=False)

@@ -59,9 +59,12 @@ async def call_model(session: Session, action: CallModel) -> None:
         sha256=digest,
     )
     session.crew.start(action.request_id, _answer(session, request), session.limits.stream_timeout)
+    if session.state.files == "changed":
+        session.snapshots.begin()
     ended = await session.crew.next()
     if ended is None or ended.how == "interrupted":
         return
+    await session.snapshots.note(session, wait=False)
     error = ended.error
     if ended.how == "timed_out":
         error = ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout)")

@@ -31,6 +31,7 @@ async def perform(session: Session, action: Action) -> None:
         case RunTools():
             await run_tools(session, action)
         case Note(events=(RunFinished() as ending,)):
+            await session.snapshots.note(session)
             await session.finish(ending)
         case Note():
             await session.emit(*action.events)

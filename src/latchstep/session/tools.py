@@ -77,6 +77,10 @@ async def run_tools(session: Session, action: RunTools) -> None:
     entries = await _prepared(session, entries, contexts)
     if not entries or session.interrupted:
         return
+    if any(session.kit.tools[entry.call.name].effect == "write" for entry in entries):
+        await session.snapshots.before_effects(session)
+        if session.interrupted:
+            return
     started = [_intent(session, entry, contexts[entry.call.id]) for entry in entries]
     await session.emit(*started)
     if any(event.effect == "write" for event in started):

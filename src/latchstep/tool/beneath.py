@@ -179,19 +179,22 @@ class NotDurable(OSError):
     """The file stands as asked, but the folder could not be synced."""
 
 
-def replace(folder: int, name: str, data: bytes, present: os.stat_result | None, ways: Ways) -> None:
+def replace(
+    folder: int, name: str, data: bytes, present: os.stat_result | None, ways: Ways, *, mode: int | None = None
+) -> None:
     """Put a file of these bytes at a name of an open folder, whole or not at all, durable on return.
 
-    present: the status of the file to be replaced, whose mode and owner are kept; None where there must be none.
+    present: the status of the file to be replaced, whose owner is kept, and its mode if no other is given; None where
+    there must be none: a new file has mode 0666 if no other is given, less the umask.
     FileExistsError where what stands there is something else by now. No other file is left behind on an error.
     """
     if ways.nameless:
         try:
-            _replace(folder, name, data, present, nameless=True)
+            _replace(folder, name, data, present, mode, nameless=True)
         except _NoNameless:
-            _replace(folder, name, data, present, nameless=False)
+            _replace(folder, name, data, present, mode, nameless=False)
     else:
-        _replace(folder, name, data, present, nameless=False)
+        _replace(folder, name, data, present, mode, nameless=False)
     try:
         os.fsync(folder)
     except OSError as error:
@@ -202,11 +205,13 @@ class _NoNameless(Exception):
     """This file system has no files without a name, or a security module forbids to name one."""
 
 
-def _replace(folder: int, name: str, data: bytes, present: os.stat_result | None, *, nameless: bool) -> None:
-    fd, temporary = _temporary(folder, present, nameless)
+def _replace(
+    folder: int, name: str, data: bytes, present: os.stat_result | None, mode: int | None, *, nameless: bool
+) -> None:
+    fd, temporary = _temporary(folder, nameless, 0o600 if present is not None else 0o666 if mode is None else mode)
     try:
         try:
-            _fill(fd, data, present)
+            _fill(fd, data, present, mode)
             if nameless:
                 temporary = _give_name(fd, folder, name, present)
         finally:
@@ -221,14 +226,14 @@ def _replace(folder: int, name: str, data: bytes, present: os.stat_result | None
         raise
 
 
-def _temporary(folder: int, present: os.stat_result | None, nameless: bool) -> tuple[int, str]:
+def _temporary(folder: int, nameless: bool, mode: int) -> tuple[int, str]:
     """A new file to write to and its name: none where the system can, so that a kill leaves nothing behind."""
-    mode = 0o666 if present is None else 0o600
     if nameless:
         try:
             fd, name = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), ""
         except OSError as error:
             raise _NoNameless from error
+<<<<<<< HEAD
     else:
         name = _random_name()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -241,13 +246,19 @@ def give_to_owner(made: int, folder: int) -> None:
     """What root makes in somebody else's folder is theirs, as are the commands that run there."""
     if os.geteuid() == 0 and (status := os.fstat(folder)).st_uid != 0:
         os.fchown(made, status.st_uid, status.st_gid)
+=======
+    name = random_name()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, mode, dir_fd=folder), name
+>>>>>>> main
 
 
-def _random_name() -> str:
+def random_name() -> str:
+    """A name for what is not finished yet."""
     return f".latchstep-{os.urandom(8).hex()}.tmp"
 
 
-def _fill(fd: int, data: bytes, present: os.stat_result | None) -> None:
+def _fill(fd: int, data: bytes, present: os.stat_result | None, mode: int | None) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -257,13 +268,14 @@ def _fill(fd: int, data: bytes, present: os.stat_result | None) -> None:
             with contextlib.suppress(PermissionError):
                 os.fchown(fd, present.st_uid, present.st_gid)
         # Like the kernel on a write: new bytes do not inherit the right to run as somebody else.
-        os.fchmod(fd, stat.S_IMODE(present.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
+        kept = present.st_mode if mode is None else mode
+        os.fchmod(fd, stat.S_IMODE(kept) & ~(stat.S_ISUID | stat.S_ISGID))
     os.fsync(fd)
 
 
 def _give_name(fd: int, folder: int, name: str, present: os.stat_result | None) -> str:
     """Name a nameless file: its own name at once where none stood there (returns ""), else a temporary one."""
-    temporary = name if present is None else _random_name()
+    temporary = name if present is None else random_name()
     try:
         os.link(f"/proc/self/fd/{fd}", temporary, dst_dir_fd=folder, follow_symlinks=True)
     except FileExistsError:

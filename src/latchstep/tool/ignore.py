@@ -35,6 +35,20 @@ class Rule:
         return match_parts(self.parts, path if self.anchored else path[-1:])
 
 
+Rules = tuple[tuple[int, tuple[Rule, ...]], ...]
+"""(parts of the folder that rules stand in, the rules), the nearest folder first."""
+
+
+def ignored(rules: Rules, path: tuple[str, ...], folder: bool) -> bool:
+    """The last rule that matches decides, and rules of a folder further down come after those above."""
+    for depth, group in rules:
+        below = path[depth:]
+        for rule in group:
+            if rule.matches(below, folder):
+                return not rule.negated
+    return False
+
+
 _END = re.compile("(?!)")
 """Where a pattern has no part left: matches nothing."""
 

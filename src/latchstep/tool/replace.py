@@ -60,7 +60,9 @@ def replace_texts(path: str, file: Decoded, changes: Sequence[Change]) -> Replac
         try:
             found, note = _found(path, file, change)
         except ToolError as error:
-            raise ToolError(f"edits[{number}]: {error}") from None if len(changes) > 1 else error
+            if len(changes) == 1:
+                raise
+            raise ToolError(f"edits[{number}]: {error}") from None
         spans += found
         notes += [note] if note else []
         if len(spans) > MAX_PLACES:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from latchstep.errors import ToolError
 
 from .encoding import decode
-from .ignore import Rule, parse_rules
+from .ignore import Rules, ignored, parse_rules
 from .opened import Entry
 from .text import shown
 from .workspace import Workspace, is_missing
@@ -20,8 +20,6 @@ MAX_DEPTH = 64
 """Folders below the start that are entered at most."""
 MAX_IGNORE_BYTES = 256 * 1024
 """Largest `.gitignore` that is read; a larger one leaves nothing out."""
-
-_Rules = tuple[tuple[int, tuple[Rule, ...]], ...]  # (parts of the folder the rules stand in, rules), nearest first
 
 
 @dataclass(slots=True)
@@ -40,17 +38,17 @@ def walk(
     """(path relative to the root, entry, level from 1) of all below a folder, each folder before its content."""
     real = workspace.scan(start)[0]
     parts = tuple(part for part in real.split("/") if part)
-    rules: _Rules = ()
+    rules: Rules = ()
     for count, part in enumerate(parts):
         folder = "/".join(parts[:count])
         rules = _with_rules(workspace, folder, workspace.scan(folder or ".")[1], rules)
-        if _ignored(rules, (*parts[:count], part), True):
+        if ignored(rules, (*parts[:count], part), True):
             rules = ()  # whoever names an ignored folder wants to see into it
     yield from _walk(workspace, real, rules, (1, min(depth, MAX_DEPTH)), passed)
 
 
 def _walk(
-    workspace: Workspace, folder: str, rules: _Rules, levels: tuple[int, int], passed: PassedOver
+    workspace: Workspace, folder: str, rules: Rules, levels: tuple[int, int], passed: PassedOver
 ) -> Iterator[tuple[str, Entry, int]]:
     level, deepest = levels
     try:
@@ -68,7 +66,7 @@ def _walk(
         if entry.name == ".git":
             continue
         path = f"{folder}/{entry.name}" if folder else entry.name
-        if _ignored(rules, tuple(path.split("/")), entry.kind == "folder"):
+        if ignored(rules, tuple(path.split("/")), entry.kind == "folder"):
             passed.ignored += 1
             continue
         yield path, entry, level
@@ -79,7 +77,7 @@ def _walk(
                 passed.too_deep += 1
 
 
-def _with_rules(workspace: Workspace, folder: str, entries: list[Entry], rules: _Rules) -> _Rules:
+def _with_rules(workspace: Workspace, folder: str, entries: list[Entry], rules: Rules) -> Rules:
     if not any(entry.name == ".gitignore" and entry.kind == "file" for entry in entries):
         return rules
     try:
@@ -89,16 +87,6 @@ def _with_rules(workspace: Workspace, folder: str, entries: list[Entry], rules: 
     decoded = decode(data)
     found = parse_rules(decoded.text) if decoded is not None else ()
     return ((len(folder.split("/")) if folder else 0, found), *rules) if found else rules
-
-
-def _ignored(rules: _Rules, path: tuple[str, ...], folder: bool) -> bool:
-    """The last rule that matches decides, and rules of a folder further down come after those above."""
-    for depth, group in rules:
-        below = path[depth:]
-        for rule in group:
-            if rule.matches(below, folder):
-                return not rule.negated
-    return False
 
 
 def missing(workspace: Workspace, path: str, error: ToolError) -> ToolError:
