@@ -6,11 +6,7 @@ import asyncio
 import json
 import platform
 
-<<<<<<< HEAD
-from . import loop, process, sandbox, terminal, wires
-=======
-from . import loop, opening, process, snapshot, terminal, wires
->>>>>>> main
+from . import loop, opening, process, sandbox, snapshot, terminal, wires
 
 
 async def in_process() -> dict[str, object]:

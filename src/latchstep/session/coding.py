@@ -16,9 +16,7 @@ from .kit import Kit
 from .prompt import coding_prompt
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
     from latchstep.tool.sandbox import Sandbox
-=======
     from latchstep.tool.snapshot import Shadow
 
 
@@ -36,7 +34,6 @@ def _shadow(root: Path, directory: Path | None) -> Shadow | None:
     with suppress(OSError):  # each snapshot will fail, and say so
         shadow.join()
     return shadow
->>>>>>> main
 
 
 def coding_kit(
@@ -53,14 +50,8 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-<<<<<<< HEAD
-    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours, nor
-    what makes git run programs.
-=======
-    directory: the session's own, `HOME/sessions/ID`, for outputs and `tools.lock`; file tools write neither it nor
-    its neighbours. With it the files are kept in snapshots under `HOME/snapshots`; SessionError while they are
-    restored by another process.
->>>>>>> main
+    guarded = map(Path, guards_of(str(root.resolve())).readonly)
+    workspace = Workspace(root, protected=[*_never_written(directory), *guarded])
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
     """
@@ -71,12 +62,8 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-<<<<<<< HEAD
-    stores = [directory.parent] if directory is not None else []
-    workspace = Workspace(root, protected=[*stores, *guards_of(str(root.resolve())).readonly])
-=======
-    workspace = Workspace(root, protected=_never_written(directory))
->>>>>>> main
+    guarded = map(Path, guards_of(str(root.resolve())).readonly)
+    workspace = Workspace(root, protected=[*_never_written(directory), *guarded])
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
