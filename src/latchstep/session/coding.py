@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from latchstep.tool.snapshot import Shadow
 
 
-def _never_written(directory: Path | None) -> list[Path]:
-    return [directory.parent, directory.parent.parent / "snapshots"] if directory is not None else []
+def _never_written(root: Path, directory: Path | None) -> list[Path]:
+    """What file tools leave alone beside `.git`: what makes git run programs, and the stores."""
+    from latchstep.tool.gitguard import guards_of
+
+    stores = [directory.parent, directory.parent.parent / "snapshots"] if directory is not None else []
+    return [*stores, *map(Path, guards_of(str(root.resolve())).readonly)]
 
 
 def _shadow(root: Path, directory: Path | None) -> Shadow | None:
@@ -50,13 +54,11 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-    guarded = map(Path, guards_of(str(root.resolve())).readonly)
-    workspace = Workspace(root, protected=[*_never_written(directory), *guarded])
+    workspace = Workspace(root, protected=_never_written(root, directory))
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
-    from latchstep.tool.gitguard import guards_of
     from latchstep.tool.preset import file_tools
     from latchstep.tool.seen import Seen
     from latchstep.tool.spawner import Spawner
