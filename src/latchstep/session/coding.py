@@ -64,8 +64,7 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    guarded = map(Path, guards_of(str(root.resolve())).readonly)
-    workspace = Workspace(root, protected=[*_never_written(directory), *guarded])
+    workspace = Workspace(root, protected=_never_written(root, directory))
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
