@@ -11,7 +11,7 @@ import pytest
 from latchstep.core.chunk import Completed
 from latchstep.core.message import Text, Usage
 from latchstep.errors import ModelError
-from latchstep.model.prices import Priced, price, priced
+from latchstep.model.prices import Priced, look_up, priced
 from tests.model.test_fallback import ask
 from tests.model.test_retry import PART, Scripted
 
@@ -38,9 +38,9 @@ def test_a_known_model_has_a_price() -> None:
 
 
 def test_input_includes_what_came_from_the_cache() -> None:
-    plain = price(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000))
-    read = price(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_read=100_000))
-    written = price(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_write=100_000))
+    plain, _ = look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000))
+    read, _ = look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_read=100_000))
+    written, _ = look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_write=100_000))
     assert plain == pytest.approx(0.3)
     assert read == pytest.approx(0.03)
     assert written == pytest.approx(0.375)

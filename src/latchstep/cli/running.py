@@ -15,9 +15,9 @@ import msgspec
 
 from latchstep.core.printable import one_line, printable
 from latchstep.core.rules import Limits, Rules
-from latchstep.core.state import State, fold
+from latchstep.core.state import State
 from latchstep.errors import DefinitionError, JournalError, ModelError, SessionError
-from latchstep.journal.base import Journal, new_session_id
+from latchstep.journal.base import Journal, new_session_id, restored
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
@@ -60,7 +60,7 @@ def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool,
     screen = None if as_json else Screen()
     kit, rules = prepare(model, root, setup, store.sessions / session_id, screen)
     journal = store.create(session_id, time=now, workspace=str(root), program=PROGRAM)
-    return drive(journal, fold(journal.live()), kit, rules, text, screen=screen)
+    return drive(journal, restored(journal), kit, rules, text, screen=screen)
 
 
 def resume_session(
@@ -76,7 +76,7 @@ def resume_session(
     screen = None if as_json else Screen()
     journal = store.open(session_id)
     try:
-        state = fold(journal.live())
+        state = restored(journal)
         if text is None and (state.run is None or not state.run.active):
             raise SessionError(
                 f"session {session_id} has no unfinished run; give it a task: "

@@ -53,7 +53,7 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         blocks = tuple(_named(map(storable, answer.blocks), state.ids, request.request_id))
         raw = clean(answer.raw_stop_reason) if answer.raw_stop_reason != answer.stop_reason else ""
         response_id = clean(answer.response_id)
-        origin = clean(answer.origin) or origin
+        origin, window = clean(answer.origin) or origin, int(answer.window)
     except (ValueError, TypeError, AttributeError) as error:
         message = f"the model's answer cannot be recorded: {error}"
         return _unusable(request, "MODEL_PROTOCOL_ERROR", clean(message))
@@ -80,6 +80,7 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         raw_stop_reason=raw,
         usage=answer.usage,
         cost=answer.cost,
+        window=window if window != state.fill.window else 0,
     )
 
 

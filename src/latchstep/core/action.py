@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .event import Because, Event
+from .event import Because, CompactBecause, Event
 
 
 class CallModel(msgspec.Struct, frozen=True):
@@ -16,6 +16,15 @@ class CallModel(msgspec.Struct, frozen=True):
     attempt: int
     because: Because
     carries: tuple[str, ...] = ()
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """Have the first `replaced` messages summarised, and put the summary in their place."""
+
+    request_id: str
+    attempt: int
+    because: CompactBecause
+    replaced: int
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -55,4 +64,4 @@ class Wait(msgspec.Struct, frozen=True):
     why: Literal["idle", "answer"]
 
 
-Action = CallModel | Ask | RunTools | Settle | Check | Note | Wait
+Action = CallModel | Compact | Ask | RunTools | Settle | Check | Note | Wait

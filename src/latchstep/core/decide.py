@@ -11,14 +11,8 @@ from typing import Literal
 from . import wording
 from .action import Action, CallModel, Check, Note, Wait
 from .calls import held_back, last_word, next_of_calls, not_started, result
-from .event import (
-    Because,
-    ErrorInfo,
-    Event,
-    MessageAccepted,
-    RunFinished,
-    Status,
-)
+from .compact import due
+from .event import Because, ErrorInfo, Event, MessageAccepted, RunFinished, Status
 from .markup import call_in_text
 from .message import Message, ToolCall, user
 from .parts import RunState
@@ -40,6 +34,9 @@ def decide(state: State, rules: Rules) -> Action:
     if state.stop in ("filtered", "refused") and state.request is None and (state.turn or state.answered):
         text = state.transcript[-1].text if state.answered else ""
         return _fail(state, state.stop.upper(), text or f"the model's answer was {state.stop}")
+    wanted = state.fill.focus is not None and _over(state, run, rules) is None
+    if wanted and (action := due(state, rules)) is not None:
+        return action
     if (said := last_word(state, rules)) is not None:
         return _answered(state, run, rules, said)
     return _results(state, run, rules)
@@ -84,12 +81,12 @@ def _results(state: State, run: RunState, rules: Rules) -> Action:
     if state.turn and state.stop == "length":
         because = "truncated"
     if not state.queue:
-        return _call_model(state, because, ())
+        return _call_model(state, rules, because, ())
     opening = not state.turn and state.request is None
     queued = [item for item in state.queue if opening or item.source != "follow_up"]
     if because != "truncated" and any(item.source == "steer" for item in queued):
         because = "steer"
-    return _call_model(state, because, tuple(item.message_id for item in queued))
+    return _call_model(state, rules, because, tuple(item.message_id for item in queued))
 
 
 def _answered(state: State, run: RunState, rules: Rules, said: Message | ToolCall) -> Action:
@@ -103,7 +100,7 @@ def _answered(state: State, run: RunState, rules: Rules, said: Message | ToolCal
         urgent = [item for item in state.queue if item.source != "follow_up"]
         source = urgent[0].source if urgent else "follow_up"
         because: Because = "prompt" if source == "start" else source
-        return _call_model(state, because, tuple(item.message_id for item in urgent) or _all_queued(state))
+        return _call_model(state, rules, because, tuple(item.message_id for item in urgent) or _all_queued(state))
     given = rules.output(said) if rules.output is not None else None
     if given is not None and given.problem:
         if run.corrections >= rules.limits.max_corrections:
@@ -134,16 +131,20 @@ def _text(state: State, run: RunState, rules: Rules, said: Message, over: _Over 
             return _over_budget(state, over)
         if state.stop == "length" and not state.queue:
             return _say(state, "notice", wording.went_on())
-        return _call_model(state, "paused" if state.stop == "paused" else "truncated", _all_queued(state))
+        because: Because = "paused" if state.stop == "paused" else "truncated"
+        return _call_model(state, rules, because, _all_queued(state))
     if over is None and not run.corrected and (name := call_in_text(said, rules.known)):
         return _say(state, "notice", wording.called_in_text(name))
     return None
 
 
-def _call_model(state: State, because: Because, carries: tuple[str, ...]) -> CallModel:
+def _call_model(state: State, rules: Rules, because: Because, carries: tuple[str, ...]) -> Action:
+    if (compact := due(state, rules, carries)) is not None:
+        return compact
     request = state.request
-    if request is not None:  # lost with its process, or the answer was empty: the same request again
-        return CallModel(request.request_id, request.attempt + 1, "retry", carries)
+    if request is not None:  # lost with its process, too large, or the answer was empty: the same request again
+        again: Because = "compacted" if state.fill.recovered else "retry"
+        return CallModel(request.request_id, request.attempt + 1, again, carries)
     return CallModel(f"request-{state.requests + 1:03d}", 1, because, carries)
 
 

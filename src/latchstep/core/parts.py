@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from . import event as ev
-from .message import Message, ToolCall, ToolResult, Usage
+from .message import Message, ToolCall, ToolResult, Usage, estimate
 
 CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "finished"]
 
@@ -43,6 +43,65 @@ class OpenRequest(msgspec.Struct, frozen=True):
 
     request_id: str
     attempt: int = 1
+
+
+class Fill(msgspec.Struct, omit_defaults=True):
+    """How full the context is, and what was done about it.
+
+    tokens: of the transcript, as the provider counted it at the last answer, with an estimate of what came since;
+    `measured` says whether it ever did, and so whether prompt and tools are in it. window: what the model takes,
+    0 where nobody said. requests: summaries asked for. open: the one under way. focus: somebody wants a compaction,
+    with this in view. full: the open request did not fit. recovered: a compaction made room for it, and no answer
+    has come since. tight: the request for the summary did not fit either. tried: tokens when a compaction was last
+    tried; `unjudged` until the next answer tells what it came to.
+    """
+
+    tokens: int = 0
+    measured: bool = False
+    window: int = 0
+    requests: int = 0
+    open: OpenRequest | None = None
+    focus: str | None = None
+    full: bool = False
+    recovered: bool = False
+    tight: bool = False
+    tried: int = 0
+    unjudged: bool = False
+
+    def is_summary(self, request_id: str) -> bool:
+        """Whether it is the request for the summary that is under way."""
+        return self.open is not None and self.open.request_id == request_id
+
+    def asked(self, event: ev.ModelRequested) -> None:
+        self.requests += not self.is_summary(event.request_id)
+        self.open = OpenRequest(event.request_id, event.attempt)
+
+    def answered(self, event: ev.MessageCompleted) -> None:
+        self.full = self.recovered = False
+        self.window = event.window or self.window
+        if event.usage.input:
+            self.tokens, self.measured = event.usage.total, True
+        else:
+            self.tokens += estimate(event.message)
+        if self.unjudged:
+            self.tried, self.unjudged = self.tokens, False
+
+    def failed(self, event: ev.ModelFailed) -> None:
+        summary = self.is_summary(event.request_id)
+        if event.next == "compact":
+            self.tight, self.full = summary, self.full or not summary
+        elif summary and event.next != "retry":
+            self.give_up()
+            self.tried, self.unjudged = self.tokens, False
+
+    def give_up(self) -> None:
+        """No summary is wanted or under way any more."""
+        self.open, self.focus, self.tight = None, None, False
+
+    def compacted(self, event: ev.ContextCompacted) -> Fill:
+        """What it is from then on."""
+        after = event.after
+        return Fill(after, True, self.window, self.requests, recovered=self.full, tried=after, unjudged=True)
 
 
 class RunState(msgspec.Struct, omit_defaults=True):

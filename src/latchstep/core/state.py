@@ -12,24 +12,29 @@ from typing import Any
 import msgspec
 
 from . import event as ev
-from .message import Message, StopReason, ToolResult, Usage, tool_message
-from .parts import OpenCall, OpenRequest, Queued, RunState
+from .message import Message, StopReason, ToolResult, Usage, estimate, tool_message
+from .parts import Fill, OpenCall, OpenRequest, Queued, RunState
 
 MAX_PERIOD = 4
 """Longest pattern of turns in which a repetition is noticed."""
+
+MAX_SEEN = 2_000
+"""Files of which it is known what the model last saw; the one seen longest ago goes first."""
 
 PEOPLE = ("prompt", "steer", "follow_up")
 """Sources of what a person said."""
 
 
 class State(msgspec.Struct, omit_defaults=True):
-    """Everything the loop may depend on. `transcript` and `ids` are rebuilt by folding, never snapshotted.
+    """Everything the loop may depend on. `transcript` and `ids` are in whole snapshots only.
 
-    transcript: what was said, complete messages only; it only grows.
+    transcript: what was said, complete messages only; it only grows, but for a compaction, which puts a summary in
+    the place of its beginning. ids: of the calls in it. whole: the line of the last whole snapshot, 0 before.
     turn: the calls of the model's last message; `pending` of them have no result, `joined` have theirs in the
     transcript. answered: the model's last message, while it has no call left to run and nothing has followed it.
     armed: something may have changed since the declared checks last passed.
-    place: answers and failed attempts recorded so far. seen: path -> SHA-256 of what the model last saw of it.
+    place: answers, summaries and failed attempts recorded so far.
+    seen: path -> SHA-256 of what the model last saw of it.
     """
 
     transcript: list[Message] = []
@@ -54,6 +59,8 @@ class State(msgspec.Struct, omit_defaults=True):
     turns: list[str] = []
     streaks: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_PERIOD)
     told: bool = False
+    fill: Fill = msgspec.field(default_factory=Fill)
+    whole: int = 0
 
     def apply(self, event: ev.Event) -> None:
         """Fold one event in. Transient and unknown events change nothing."""
@@ -74,7 +81,12 @@ class State(msgspec.Struct, omit_defaults=True):
                 self._tool_finished(event)
             case ev.ModelFailed():
                 self._model_failed(event)
+            case ev.ContextCompacted():
+                self._compacted(event)
+            case ev.CompactRequested():
+                self.fill.focus = event.focus
             case ev.ModelSwitched():
+                self.fill.window = 0
                 if self.run is not None and not event.request_id:
                     self.run.model = event.new
             case ev.ApprovalRequested():
@@ -109,7 +121,7 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
         if event.source == "start":
-            self.transcript.append(event.message)
+            self._say(event.message)
             self.ids.update(call.id for call in event.message.calls)
             return
         self.queue.append(Queued(event.message_id, event.source, event.message))
@@ -123,8 +135,16 @@ class State(msgspec.Struct, omit_defaults=True):
             if self.run is not None and self.answered is not None and self.stop != "length":
                 self.run.corrected = True
 
+    def _say(self, message: Message) -> None:
+        self.transcript.append(message)
+        self.fill.tokens += estimate(message)
+
     def _requested(self, event: ev.ModelRequested) -> None:
-        self.transcript.extend(self.outgoing(event.carries))
+        if event.because == "compact" or self.fill.is_summary(event.request_id):
+            self.fill.asked(event)
+            return
+        for message in self.outgoing(event.carries):
+            self._say(message)
         self.turn, self.joined, self.answered = [], 0, None
         if event.carries:
             if any(item.source in PEOPLE for item in self.queue if item.message_id in event.carries):
@@ -145,6 +165,7 @@ class State(msgspec.Struct, omit_defaults=True):
         self.request = None
         self.stop = event.stop_reason
         self.transcript.append(message)
+        self.fill.answered(event)
         self.checks = []
         calls = message.calls
         self.ids.update(call.id for call in calls)
@@ -164,8 +185,21 @@ class State(msgspec.Struct, omit_defaults=True):
             else:
                 run.continuations += 1
 
+    def _compacted(self, event: ev.ContextCompacted) -> None:
+        self.place += 1
+        self.transcript = [event.message, *self.transcript[event.replaced :]]
+        self.ids = self._ids()
+        self.fill = self.fill.compacted(event)
+        if self.run is not None and self.run.active:
+            self._spend(self.run, event.usage, event.cost)
+
+    def _ids(self) -> set[str]:
+        said = {call.id for message in self.transcript for call in message.calls}
+        return said.union(entry.call.id for entry in self.turn)
+
     def _model_failed(self, event: ev.ModelFailed) -> None:
         self.place += 1
+        self.fill.failed(event)
         if (run := self.run) is None:
             return
         self._spend(run, event.usage, None if event.usage.total else 0.0)
@@ -230,7 +264,10 @@ class State(msgspec.Struct, omit_defaults=True):
         for file in files_in(event.details):
             path, digest = file.get("path"), file.get("sha256")
             if isinstance(path, str) and isinstance(digest, str):
+                self.seen.pop(path, None)
                 self.seen[path] = digest
+                if len(self.seen) > MAX_SEEN:
+                    del self.seen[next(iter(self.seen))]
         self._join()
         if not self.pending:
             self._note_repetition()
@@ -241,7 +278,7 @@ class State(msgspec.Struct, omit_defaults=True):
             result = self.turn[self.joined].result
             if result is None or result.outcome in ("interrupted", "not_started"):
                 return
-            self.transcript.append(tool_message(result))
+            self._say(tool_message(result))
             self.joined += 1
 
     def _note_repetition(self) -> None:
@@ -270,11 +307,14 @@ class State(msgspec.Struct, omit_defaults=True):
         self.checks.append(event)
 
     def _cancelled(self, event: ev.CancelRequested) -> None:
+        self.fill.give_up()
         if self.run is not None and self.run.active:
             self.run.cancelled, self.run.cancel_reason = True, event.reason or event.by
 
     def _run_started(self, event: ev.RunStarted) -> None:
-        self.transcript.extend(self.outgoing(()))
+        for message in self.outgoing(()):
+            self._say(message)
+        self.fill.full = self.fill.recovered = False
         self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
         self.run = RunState(event.run_id, event)
         self.finished = None
@@ -285,7 +325,7 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _run_finished(self, event: ev.RunFinished) -> None:
         self.finished = event
-        self.request = None
+        self.request = self.fill.open = None
         if self.run is not None:
             self.run.active = False
         if event.status == "completed" and self.checks and all(check.passed for check in self.checks):
@@ -309,15 +349,22 @@ class State(msgspec.Struct, omit_defaults=True):
 
     # -- snapshots -------------------------------------------------------------------------------------
 
-    def snapshot(self) -> bytes:
-        """The state as JSON, without transcript and ids."""
-        return _PLAIN.encode(msgspec.structs.replace(self, transcript=[], ids=set()))
+    def snapshot(self, *, whole: bool = False) -> bytes:
+        """The state as JSON, without ids, and without the transcript unless `whole`."""
+        said = self.transcript if whole else []
+        return _PLAIN.encode(msgspec.structs.replace(self, transcript=said, ids=set()))
 
     def _restore(self, event: ev.SessionSnapshot) -> None:
+        """Who the session is stands in its header: a copy has another name and the same snapshots."""
         saved = _STATES.decode(event.state)
+        kept = {"ids", "session_id", "workspace"} if self.session_id else {"ids"}
+        if not event.whole:
+            kept.add("transcript")
         for name in self.__struct_fields__:
-            if name not in ("transcript", "ids"):
+            if name not in kept:
                 setattr(self, name, getattr(saved, name))
+        if event.whole:
+            self.whole, self.ids = event.needed, self._ids()
 
 
 _SORTED = msgspec.json.Encoder(order="sorted")
