@@ -10,17 +10,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.accept import accept
-from latchstep.core.action import Ask, CallModel, Check, Note, RunTools, Settle, Wait
+from latchstep.core.action import Ask, CallModel, Check, Compact, Note, RunTools, Settle, Wait
 from latchstep.core.calls import in_doubt, result
 from latchstep.core.chunk import Completed
+from latchstep.core.compact import compacted, recoverable, to_summarise
 from latchstep.core.decide import decide
-from latchstep.core.message import Message, ToolResult, user
+from latchstep.core.message import Message, Text, ToolResult, estimate, user
 from latchstep.core.project import Projection
 from latchstep.core.rules import Rules
 from latchstep.core.state import State, fold
+
+SUMMARY = Completed(blocks=(Text("what was done"),), stop_reason="stop", origin="sim")
 
 
 class Crash(Exception):
@@ -29,7 +34,10 @@ class Crash(Exception):
 
 @dataclass
 class World:
-    """What survives a crash: the record, and the effects that really happened."""
+    """What survives a crash: the record, and the effects that really happened.
+
+    fits: tokens of a request that the model takes. summaries: whether the n-th summary comes, or its request fails.
+    """
 
     script: list[Completed]
     rules: Rules
@@ -40,6 +48,9 @@ class World:
     answer: ev.Decision = "allow"
     steps: int = 0
     crash_at: int = -1
+    fits: int = 1 << 40
+    padding: str = ""
+    summaries: Callable[[int], bool] = lambda number: True
 
     def step(self) -> None:
         """A point at which the process may die."""
@@ -91,6 +102,8 @@ class World:
                 self.append(*action.events)
             case CallModel():
                 self._call_model(action)
+            case Compact():
+                self._compact(action)
             case RunTools():
                 self._run_tools(action)
             case Ask():
@@ -112,9 +125,38 @@ class World:
                 request_id=action.request_id, attempt=action.attempt, because=action.because, carries=action.carries
             )
         )
-        self.requests.append(list(Projection().feed(self.state.transcript)))
+        request = list(Projection().feed(self.state.transcript))
+        if sum(map(estimate, request)) > self.fits:
+            self._refused(action, "compact" if recoverable(self.state) else "give_up")
+            return
+        self.requests.append(request)
         answer = self.script[min(self.state.place, len(self.script) - 1)]
         self.append(accept(answer, self.state, "sim"))
+
+    def _refused(self, action: CallModel | Compact, then: str) -> None:
+        self.append(
+            ev.ModelFailed(
+                request_id=action.request_id,
+                attempt=action.attempt,
+                kind="CONTEXT_FULL",
+                message="too long",
+                next=then,  # type: ignore[arg-type]
+            )
+        )
+
+    def _compact(self, action: Compact) -> None:
+        self.append(ev.ModelRequested(request_id=action.request_id, attempt=action.attempt, because="compact"))
+        assert to_summarise(self.state, action, self.rules)
+        if not self.summaries(self.state.fill.requests):
+            self._refused(action, "give_up" if action.because == "overflow" else "go_on")
+            return
+        self.append(compacted(self.state, action, self.rules, "what was done", SUMMARY))
+        self.snapshot(whole=True)
+
+    def snapshot(self, *, whole: bool = False) -> None:
+        needed = len(self.record) if whole else self.state.whole
+        raw = msgspec.Raw(self.state.snapshot(whole=whole))
+        self.append(ev.SessionSnapshot(needed=needed, state=raw, whole=whole))
 
     def _run_tools(self, action: RunTools) -> None:
         entries = [self.state.open_call(call_id) for call_id in action.calls]
@@ -124,7 +166,7 @@ class World:
             self.effects[entry.call.id] += 1
             self.step()
         for entry in reversed(entries):  # results join in call order whatever order tools finish in
-            self.append(result(entry, "ok", f"did {entry.call.id}", False))
+            self.append(result(entry, "ok", f"did {entry.call.id}" + self.padding, False))
 
     def _intent(self, entry: object) -> ev.ToolStarted:
         call = entry.call  # type: ignore[attr-defined]
