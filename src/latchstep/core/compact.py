@@ -11,19 +11,26 @@ import msgspec
 
 from .action import Compact
 from .chunk import Completed
-from .event import CompactBecause, ContextCompacted
+from .event import CompactBecause, ContextCompacted, ErrorInfo
 from .message import Message, Text, ToolCall, ToolResult, estimate
 from .rules import Rules
 from .state import State
 
 GROWTH = 10
-"""After a try the context must grow by a tenth of the window before it is tried again."""
+"""After a try the context must grow by a tenth of the window before the next; and one before it is full must lead to
+a tenth below the threshold, or it would soon be wanted again."""
 
 BYTES = 3
 """Of text per token where something must surely fit; an estimate counts four."""
 
+LEAST = 8_000
+"""Tokens that any model is expected to take."""
+
 MAX_SHOWN = 3_000
 """Characters of one call's arguments, or of one result, that the summariser is shown."""
+
+LEAST_SHOWN = 300
+"""Bytes of one message that it is shown at least, while there is room."""
 
 HARNESS = ("check", "notice", "correction", "summary")
 """How the ids of user messages begin that no person wrote."""
@@ -47,10 +54,11 @@ def due(state: State, rules: Rules, carries: tuple[str, ...] = ()) -> Compact | 
     """The compaction that must come before a request which delivers these queued messages, if any."""
     fill = state.fill
     because: CompactBecause = "overflow" if fill.full else "asked" if fill.focus is not None else "threshold"
-    if because == "threshold" and not _is_full(state, rules, carries):
+    excess = 0
+    if because == "threshold" and (excess := _excess(state, rules, carries)) <= 0:
         return None
     replaced = cut(state, _keep(state, rules, because))
-    if not replaced:
+    if not replaced or sum(map(estimate, state.transcript[:replaced])) < excess:
         return None
     if fill.open is not None:  # lost with its process, or its request did not fit
         return Compact(fill.open.request_id, fill.open.attempt + 1, because, replaced)
@@ -68,19 +76,34 @@ def window(state: State, rules: Rules) -> int:
 
 
 def recoverable(state: State) -> bool:
-    """Whether a request that did not fit may be asked again: once an overflow, if there is something to cut."""
-    return not state.fill.recovered and not state.fill.full and cut(state, 0) > 0
+    """Whether a request that did not fit may be asked again: there is something to cut, and since that was last done
+    for such a request the context has grown by a sixth."""
+    fill = state.fill
+    return not fill.full and 6 * fill.tokens >= 7 * fill.rescued and cut(state, 0) > 0
 
 
-def _is_full(state: State, rules: Rules, carries: tuple[str, ...]) -> bool:
+def explained(error: ErrorInfo, state: State, rules: Rules) -> ErrorInfo:
+    """The error that ends a run; where the context is full, with what fills it."""
+    if error.kind != "CONTEXT_FULL":
+        return error
+    said = sum(map(estimate, state.transcript))
+    others = max(size(state, rules) - said, 0)
+    why = f"compacting would not help: about {others} tokens are prompt and tools, {said} the conversation"
+    return ErrorInfo(error.kind, f"{error.message} ({why})")
+
+
+def _excess(state: State, rules: Rules, carries: tuple[str, ...]) -> int:
+    """Tokens that must go before the next request; 0 while it is well within the window."""
     most, limits = window(state, rules), rules.limits
     if not most:
-        return False
+        return 0
     line = most * limits.compact_at
     if limits.max_output is not None:
         line = min(line, max(most - limits.max_output, most // 2))
     tokens = size(state, rules) + sum(map(estimate, state.outgoing(carries)))
-    return tokens >= line and tokens >= state.fill.tried + most // GROWTH
+    if tokens < line or tokens < state.fill.tried + most // GROWTH:
+        return 0
+    return int(tokens - line) + most // GROWTH
 
 
 def _keep(state: State, rules: Rules, because: CompactBecause) -> int:
@@ -135,8 +158,9 @@ def _is_summary(message: Message) -> bool:
 
 
 def room(state: State, rules: Rules) -> int:
-    """Tokens of the request for a summary. What nobody knows the window of took, until it said no, what it was sent."""
-    tokens = window(state, rules) // 2 or (size(state, rules) // 2 if state.fill.full else size(state, rules))
+    """Tokens of the request for a summary. A model of which no window is known took, until it said no, what it got."""
+    known = size(state, rules)
+    tokens = window(state, rules) // 2 or (known // 2 if state.fill.full else max(known, LEAST))
     return tokens // 4 if state.fill.tight else tokens
 
 
@@ -148,7 +172,7 @@ def to_summarise(state: State, action: Compact, rules: Rules) -> str:
     left -= _bytes(opening)
     kept: list[str] = []
     for message in reversed(others):
-        told = _clip("\n".join(_told(message)), max(left // 2, MAX_SHOWN))
+        told = _clip("\n".join(_told(message)), max(left // 4, LEAST_SHOWN))
         if (left := left - _bytes(told)) < 0:
             break
         kept.append(told)
@@ -177,14 +201,15 @@ def compacted(state: State, action: Compact, rules: Rules, summary: str, answer:
     replaced, tail = state.transcript[: action.replaced], state.transcript[action.replaced :]
     blocks = (Text(HEADER), *map(Text, _persons(replaced, most)), Text(_clip(summary, most)))
     message = Message("user", blocks, f"summary-{action.request_id}")
+    before, kept = size(state, rules), sum(map(estimate, [message, *tail]))
     return ContextCompacted(
         request_id=action.request_id,
         message=message,
         replaced=action.replaced,
         because=action.because,
         model=answer.origin,
-        before=size(state, rules),
-        after=rules.overhead + sum(map(estimate, [message, *tail])),
+        before=before,
+        after=max(before - sum(map(estimate, state.transcript)), rules.overhead) + kept,
         usage=answer.usage,
         cost=answer.cost,
     )
@@ -200,9 +225,9 @@ def _persons(messages: Iterable[Message], most: int) -> list[str]:
             said.append(f"<person>\n{message.text}\n</person>")
     kept: list[str] = []
     for text in reversed(said):
-        text = _clip(text, max(most, 0))
-        if (most := most - _bytes(text)) < 0:
+        if not (text := _clip(text, most)):
             break
+        most -= _bytes(text)
         kept.append(text)
     return kept[::-1]
 

@@ -11,7 +11,7 @@ from typing import Literal
 from . import wording
 from .action import Action, CallModel, Check, Note, Wait
 from .calls import held_back, last_word, next_of_calls, not_started, result
-from .compact import due
+from .compact import due, explained
 from .event import Because, ErrorInfo, Event, MessageAccepted, RunFinished, Status
 from .markup import call_in_text
 from .message import Message, ToolCall, user
@@ -30,7 +30,7 @@ def decide(state: State, rules: Rules) -> Action:
     if state.pending:
         return next_of_calls(state, run, rules)
     if run.error is not None:
-        return _finish(state, "failed", run.error)
+        return _finish(state, "failed", explained(run.error, state, rules))
     if state.stop in ("filtered", "refused") and state.request is None and (state.turn or state.answered):
         text = state.transcript[-1].text if state.answered else ""
         return _fail(state, state.stop.upper(), text or f"the model's answer was {state.stop}")
@@ -143,7 +143,7 @@ def _call_model(state: State, rules: Rules, because: Because, carries: tuple[str
         return compact
     request = state.request
     if request is not None:  # lost with its process, too large, or the answer was empty: the same request again
-        again: Because = "compacted" if state.fill.recovered else "retry"
+        again: Because = "compacted" if state.fill.unjudged else "retry"
         return CallModel(request.request_id, request.attempt + 1, again, carries)
     return CallModel(f"request-{state.requests + 1:03d}", 1, because, carries)
 

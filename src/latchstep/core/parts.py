@@ -51,9 +51,9 @@ class Fill(msgspec.Struct, omit_defaults=True):
     tokens: of the transcript, as the provider counted it at the last answer, with an estimate of what came since;
     `measured` says whether it ever did, and so whether prompt and tools are in it. window: what the model takes,
     0 where nobody said. requests: summaries asked for. open: the one under way. focus: somebody wants a compaction,
-    with this in view. full: the open request did not fit. recovered: a compaction made room for it, and no answer
-    has come since. tight: the request for the summary did not fit either. tried: tokens when a compaction was last
-    tried; `unjudged` until the next answer tells what it came to.
+    with this in view. full: the open request did not fit. tight: the request for the summary did not fit either.
+    tried: tokens when a compaction was last tried, `rescued` when the last one made room for such a request; both
+    `unjudged` until the next answer tells what they came to.
     """
 
     tokens: int = 0
@@ -63,9 +63,9 @@ class Fill(msgspec.Struct, omit_defaults=True):
     open: OpenRequest | None = None
     focus: str | None = None
     full: bool = False
-    recovered: bool = False
     tight: bool = False
     tried: int = 0
+    rescued: int = 0
     unjudged: bool = False
 
     def is_summary(self, request_id: str) -> bool:
@@ -77,7 +77,7 @@ class Fill(msgspec.Struct, omit_defaults=True):
         self.open = OpenRequest(event.request_id, event.attempt)
 
     def answered(self, event: ev.MessageCompleted) -> None:
-        self.full = self.recovered = False
+        self.full = False
         self.window = event.window or self.window
         if event.usage.input:
             self.tokens, self.measured = event.usage.total, True
@@ -85,6 +85,7 @@ class Fill(msgspec.Struct, omit_defaults=True):
             self.tokens += estimate(event.message)
         if self.unjudged:
             self.tried, self.unjudged = self.tokens, False
+            self.rescued = self.rescued and self.tokens
 
     def failed(self, event: ev.ModelFailed) -> None:
         summary = self.is_summary(event.request_id)
@@ -101,7 +102,8 @@ class Fill(msgspec.Struct, omit_defaults=True):
     def compacted(self, event: ev.ContextCompacted) -> Fill:
         """What it is from then on."""
         after = event.after
-        return Fill(after, True, self.window, self.requests, recovered=self.full, tried=after, unjudged=True)
+        rescued = after if self.full else 0
+        return Fill(after, True, self.window, self.requests, tried=after, rescued=rescued, unjudged=True)
 
 
 class RunState(msgspec.Struct, omit_defaults=True):

@@ -314,7 +314,7 @@ class State(msgspec.Struct, omit_defaults=True):
     def _run_started(self, event: ev.RunStarted) -> None:
         for message in self.outgoing(()):
             self._say(message)
-        self.fill.full = self.fill.recovered = False
+        self.fill.full, self.fill.rescued = False, 0
         self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
         self.run = RunState(event.run_id, event)
         self.finished = None
