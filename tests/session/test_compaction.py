@@ -14,7 +14,7 @@ import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import Message, Text, ToolCall, Usage, estimate
-from latchstep.errors import ModelError, SessionError
+from latchstep.errors import LatchstepError, ModelError, SessionError
 from latchstep.journal.base import restored
 from latchstep.model.base import Request
 from latchstep.session.session import Session
@@ -416,7 +416,7 @@ def test_an_idle_compaction_that_fails_says_why_and_leaves_the_session_as_it_was
     async def main() -> ls.RunResult:
         session = session_of(provider, [look])
         before = len((await session.run("go")).messages)
-        with pytest.raises(SessionError, match="no key"):
+        with pytest.raises(LatchstepError, match="no key"):
             await session.compact()
         assert len(session.state.transcript) == before
         return await session.run("and?")

@@ -6,13 +6,12 @@ import asyncio
 from pathlib import Path
 
 from latchstep.core.event import ContextCompacted, ModelRequested
-from latchstep.errors import SessionError
 from latchstep.journal.base import restored
 from latchstep.journal.store import Store
 from latchstep.session.blocking import run_blocking
 from latchstep.session.session import Session
 
-from .driving import PROGRAM, Signals, how_to_go_on
+from .driving import EXIT, PROGRAM, Signals, how_to_go_on
 from .human import Human
 from .running import folder, here, last_session, prepare, recorded, resolve, state_root, typed
 from .screen import Screen
@@ -50,6 +49,7 @@ def _say(screen: Screen, human: Human, session: Session, done: ContextCompacted 
         human.show(done)
         return 0
     if not session.unfinished:
-        raise SessionError("cancelled; nothing was changed")
+        screen.line("cancelled; nothing was changed")
+        return EXIT["cancelled"]
     screen.line(f"The run is unfinished; it is compacted when it goes on: {how_to_go_on(session.id)}")
     return 0

@@ -25,7 +25,7 @@ from latchstep.core.event import (
 )
 from latchstep.core.message import Text, Usage, clean, user
 from latchstep.core.project import Projection
-from latchstep.errors import SessionError
+from latchstep.errors import LatchstepError, SessionError
 from latchstep.model.base import Request
 
 from .model_call import ask, in_words
@@ -130,7 +130,7 @@ async def compact_session(session: Session, focus: str) -> ContextCompacted | No
 
 
 async def _compact_now(session: Session) -> ContextCompacted | None:
-    """Perform what was asked for while no run is active. None where it was cancelled. Raises SessionError."""
+    """Perform what was asked for while no run is active. None where it was cancelled. Raises LatchstepError."""
     head = session.journal.head
     session.crew.rest()
     try:
@@ -145,5 +145,5 @@ async def _compact_now(session: Session) -> ContextCompacted | None:
         raise
     done = [event for event in session.journal.read(head) if isinstance(event, ContextCompacted | ModelFailed)]
     if not done or isinstance(done[-1], ModelFailed):
-        raise SessionError(f"the context was not compacted: {done[-1].message if done else 'nothing can be cut'}")
+        raise LatchstepError(f"the context was not compacted: {done[-1].message if done else 'nothing can be cut'}")
     return done[-1]

@@ -169,7 +169,8 @@ class Session:
         """Have what was said so far summarised. A run takes it at the next boundary, and this returns None once it is
         on disk; so it does for an unfinished one. Else it is done now, and returned; None where it was cancelled.
 
-        focus: what the summary must not lose. Raises SessionError where nothing can be cut, or no summary came.
+        focus: what the summary must not lose. Raises SessionError where nothing can be cut, LatchstepError where
+        no summary came.
         """
         return await compact_session(self, focus)
 
