@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, process, terminal, wires
+from . import long, loop, process, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -26,6 +26,7 @@ def main() -> None:
         **asyncio.run(in_process()),
         "import": process.imports(),
         "run": process.first_request(),
+        "long": long.long(),
     }
     print(json.dumps(figures, indent=2))
 

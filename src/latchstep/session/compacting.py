@@ -33,6 +33,9 @@ from .model_call import ask, in_words
 if TYPE_CHECKING:
     from .session import Session
 
+LEAST_OUTPUT = 2_000
+"""Tokens that a summary may have, however short the answers of the run must be."""
+
 
 async def compact(session: Session, action: Compact) -> None:
     """One summary asked for; one `context.compacted` or `model.failed` recorded, unless it was interrupted."""
@@ -52,7 +55,7 @@ async def compact(session: Session, action: Compact) -> None:
         system=SYSTEM,
         place=state.place,
         attempt=action.attempt,
-        max_output=session.limits.max_output,
+        max_output=session.limits.max_output and max(session.limits.max_output, LEAST_OUTPUT),
         options=kit.options if model is kit.model else {},
         sha256=digest,
     )
@@ -100,10 +103,13 @@ def _failed(session: Session, action: Compact, kind: str, message: str) -> Model
 
 
 async def snapshot(session: Session, *, whole: bool) -> None:
-    """Record the state; where `whole`, a resume needs nothing before it. A journal in memory saves nothing by it."""
-    await session.barrier.quiet()
+    """Record the state; where `whole`, a resume needs nothing before it. A journal in memory saves nothing by it.
+
+    What lies before is synced first: an opening verifies from there on what no sync covered.
+    """
     journal, state = session.journal, session.state
     if journal.size:
+        await session.sync()
         session.snapshot_at, needed = journal.size, journal.head + 1 if whole else state.whole
         raw = msgspec.Raw(state.snapshot(whole=whole))
         await session.emit(SessionSnapshot(needed=needed, state=raw, whole=whole))
