@@ -106,3 +106,12 @@ assert type(model("openai:gpt-4o").inner).__name__ == "Wire"
 def test_the_table_is_loaded_after_the_first_answer_and_off_the_loop(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_window_is_told_with_the_answer() -> None:
+    assert look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100))[1] == 200_000
+    assert look_up(("nosuch",), ANTHROPIC, Usage(input=100)) == (None, 0)
+    inner = Scripted([PART, Completed(blocks=(Text("x"),), stop_reason="stop", usage=USAGE)])
+    chunks, _ = ask(priced(inner, "gpt-4o", OPENAI))
+    assert isinstance(chunks[1], Completed)
+    assert chunks[1].window == 128_000

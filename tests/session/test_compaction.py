@@ -616,3 +616,32 @@ def test_a_summary_is_summarised_with_the_rest_and_the_persons_words_stay() -> N
         "<person>\nsecond wish\n</person>",
         "SUMMARY 2",
     ], "and the third is still there itself"
+
+
+def test_nothing_that_is_kept_grows_with_the_history() -> None:
+    provider, journal = Provider(600), FakeJournal()
+    session = session_of(provider, [look], journal=journal, limits=LIMITS)
+    kept: list[dict[str, int]] = []
+
+    async def main() -> None:
+        async with session.stream("go") as run:
+            async for event in run:
+                if isinstance(event, ev.ContextCompacted):
+                    state = session.state
+                    kept.append(
+                        {
+                            "transcript": len(state.transcript),
+                            "ids": len(state.ids),
+                            "state": len(state.snapshot(whole=True)),
+                            "projected": len(session.projection.messages),
+                            "calls": len(session.kit._valid),
+                            "shown": max(len(request.messages) for request in provider.requests[-40:]),
+                            "asked": max(map(request_size, provider.summaries)),
+                        }
+                    )
+                    del provider.requests[:-50]
+
+    go(main())
+    assert len(kept) > 40
+    for name, first in kept[3].items():
+        assert kept[-1][name] <= first * 1.1, name
