@@ -151,12 +151,8 @@ class World:
             self._refused(action, "give_up" if action.because == "overflow" else "go_on")
             return
         self.append(compacted(self.state, action, self.rules, "what was done", SUMMARY))
-        self.snapshot(whole=True)
-
-    def snapshot(self, *, whole: bool = False) -> None:
-        needed = len(self.record) if whole else self.state.whole
-        raw = msgspec.Raw(self.state.snapshot(whole=whole))
-        self.append(ev.SessionSnapshot(needed=needed, state=raw, whole=whole))
+        raw = msgspec.Raw(self.state.snapshot())
+        self.append(ev.SessionSnapshot(needed=len(self.record), state=raw, whole=True))
 
     def _run_tools(self, action: RunTools) -> None:
         entries = [self.state.open_call(call_id) for call_id in action.calls]

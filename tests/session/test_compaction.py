@@ -632,7 +632,7 @@ def test_nothing_that_is_kept_grows_with_the_history() -> None:
                         {
                             "transcript": len(state.transcript),
                             "ids": len(state.ids),
-                            "state": len(state.snapshot(whole=True)),
+                            "state": len(state.snapshot()),
                             "projected": len(session.projection.messages),
                             "calls": len(session.kit._valid),
                             "shown": max(len(request.messages) for request in provider.requests[-40:]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 import latchstep as ls
 from latchstep.core import event as ev
@@ -12,6 +13,8 @@ from latchstep.core.state import fold
 from latchstep.journal.base import restored
 from latchstep.journal.file import FileJournal
 from latchstep.journal.store import Store
+from latchstep.session import compacting
+from latchstep.session import session as module
 
 from .fakes import go, session_of
 from .test_compaction import Provider, look
@@ -57,21 +60,34 @@ def test_a_crash_between_a_compaction_and_its_snapshot_does_no_harm(tmp_path: Pa
         go(run(journal, 45))
 
 
-def test_snapshots_between_two_compactions_point_to_the_whole_one(tmp_path: Path) -> None:
-    from latchstep.session import session as module
-
-    store, every = Store(tmp_path), module.SNAPSHOT_EVERY
-    module.SNAPSHOT_EVERY = 4_000
-    try:
-        go(run(store.create("one", time=0.0), 40))
-    finally:
-        module.SNAPSHOT_EVERY = every
+def test_a_session_without_a_compaction_is_read_from_a_snapshot_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "SNAPSHOT_EVERY", 4_000)
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 4_000)
+    store = Store(tmp_path)
+    journal = store.create("one", time=0.0)
+    session = session_of(Provider(40, window=1 << 40), [look], journal=journal)
+    go(session.run("go"))
+    go(session.close())
     with store.open("one") as journal:
         snapshots = [event for event in journal.read() if isinstance(event, ev.SessionSnapshot)]
-        at = 0
-        for snapshot in snapshots:
-            at = snapshot.seq if snapshot.whole else at
-            assert snapshot.needed == at
-        assert {snapshot.whole for snapshot in snapshots} == {True, False}
-        assert next(journal.live()).seq == at
+        assert [snapshot.needed for snapshot in snapshots] == [snapshot.seq for snapshot in snapshots]
+        sizes = [len(snapshot.state) for snapshot in snapshots]
+        assert 3 < len(sizes) < 9, "each after as much as the one before has itself"
+        assert sum(sizes) < journal.size * 0.6
+        assert next(journal.live()).seq == snapshots[-1].seq
         assert restored(journal) == fold(journal.read())
+        head = journal.head
+        go(run(journal, 1))
+    with store.open("one") as journal:
+        assert next(journal.live()).seq > head, "an opening of a long one leaves a snapshot for the next"
+
+
+def test_a_state_too_large_for_a_line_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacting, "MAX_SNAPSHOT", 1_000)
+    store = Store(tmp_path)
+    go(run(store.create("one", time=0.0), 40))
+    with store.open("one") as journal:
+        assert not [event for event in journal.read() if isinstance(event, ev.SessionSnapshot)]
+        assert restored(journal).transcript

@@ -26,10 +26,10 @@ PEOPLE = ("prompt", "steer", "follow_up")
 
 
 class State(msgspec.Struct, omit_defaults=True):
-    """Everything the loop may depend on. `transcript` and `ids` are in whole snapshots only.
+    """Everything the loop may depend on.
 
     transcript: what was said, complete messages only; it only grows, but for a compaction, which puts a summary in
-    the place of its beginning. ids: of the calls in it. whole: the line of the last whole snapshot, 0 before.
+    the place of its beginning. ids: of the calls in it.
     turn: the calls of the model's last message; `pending` of them have no result, `joined` have theirs in the
     transcript. answered: the model's last message, while it has no call left to run and nothing has followed it.
     armed: something may have changed since the declared checks last passed.
@@ -60,7 +60,6 @@ class State(msgspec.Struct, omit_defaults=True):
     streaks: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_PERIOD)
     told: bool = False
     fill: Fill = msgspec.field(default_factory=Fill)
-    whole: int = 0
 
     def apply(self, event: ev.Event) -> None:
         """Fold one event in. Transient and unknown events change nothing."""
@@ -349,13 +348,13 @@ class State(msgspec.Struct, omit_defaults=True):
 
     # -- snapshots -------------------------------------------------------------------------------------
 
-    def snapshot(self, *, whole: bool = False) -> bytes:
-        """The state as JSON, without ids, and without the transcript unless `whole`."""
-        said = self.transcript if whole else []
-        return _PLAIN.encode(msgspec.structs.replace(self, transcript=said, ids=set()))
+    def snapshot(self) -> bytes:
+        """The state as JSON. The ids follow from the rest."""
+        return _PLAIN.encode(msgspec.structs.replace(self, ids=set()))
 
     def _restore(self, event: ev.SessionSnapshot) -> None:
-        """Who the session is stands in its header: a copy has another name and the same snapshots."""
+        """Who the session is stands in its header: a copy has another name and the same snapshots. One that is not
+        whole says nothing of what was said, which was folded before it."""
         saved = _STATES.decode(event.state)
         kept = {"ids", "session_id", "workspace"} if self.session_id else {"ids"}
         if not event.whole:
@@ -364,7 +363,7 @@ class State(msgspec.Struct, omit_defaults=True):
             if name not in kept:
                 setattr(self, name, getattr(saved, name))
         if event.whole:
-            self.whole, self.ids = event.needed, self._ids()
+            self.ids = self._ids()
 
 
 _SORTED = msgspec.json.Encoder(order="sorted")

@@ -33,6 +33,12 @@ from .model_call import ask, in_words
 if TYPE_CHECKING:
     from .session import Session
 
+SNAPSHOT_EVERY = 1 << 18
+"""Bytes of journal between two snapshots of the state; where it is larger itself, as many as it has."""
+
+MAX_SNAPSHOT = 32 << 20
+"""Bytes of a state that is still worth a snapshot."""
+
 LEAST_OUTPUT = 2_000
 """Tokens that a summary may have, however short the answers of the run must be."""
 
@@ -69,7 +75,7 @@ async def compact(session: Session, action: Compact) -> None:
     event = _summary(session, action, answer, model.name)
     await session.emit(event)
     if isinstance(event, ContextCompacted):
-        await snapshot(session, whole=True)
+        await snapshot(session)
 
 
 def _summary(session: Session, action: Compact, answer: Completed, name: str) -> ContextCompacted | ModelFailed:
@@ -102,17 +108,18 @@ def _failed(session: Session, action: Compact, kind: str, message: str) -> Model
     return structs.replace(ending, next="compact") if again else ending
 
 
-async def snapshot(session: Session, *, whole: bool) -> None:
-    """Record the state; where `whole`, a resume needs nothing before it. A journal in memory saves nothing by it.
+async def snapshot(session: Session) -> None:
+    """Record the state, so that a resume needs nothing before it. A journal in memory saves nothing by it.
 
     What lies before is synced first: an opening verifies from there on what no sync covered.
     """
-    journal, state = session.journal, session.state
-    if journal.size:
-        await session.sync()
-        session.snapshot_at, needed = journal.size, journal.head + 1 if whole else state.whole
-        raw = msgspec.Raw(state.snapshot(whole=whole))
-        await session.emit(SessionSnapshot(needed=needed, state=raw, whole=whole))
+    if not session.journal.size:
+        return
+    await session.sync()
+    raw = msgspec.Raw(session.state.snapshot())
+    if len(raw) <= MAX_SNAPSHOT:
+        await session.emit(SessionSnapshot(needed=session.journal.head + 1, state=raw, whole=True))
+    session.next_snapshot = session.journal.size + max(SNAPSHOT_EVERY, len(raw))
 
 
 async def compact_session(session: Session, focus: str) -> ContextCompacted | None:

@@ -30,16 +30,13 @@ from latchstep.model.base import Model
 
 from .barrier import Barrier
 from .begin import beginning
-from .compacting import compact_session, snapshot
+from .compacting import SNAPSHOT_EVERY, compact_session, snapshot
 from .crew import Crew
 from .hub import Hub, Lockstep, Watcher
 from .kit import Kit
 from .model_call import with_model
 from .perform import perform
 from .run import Run, RunResult, readable
-
-SNAPSHOT_EVERY = 1 << 20
-"""Bytes of journal between two snapshots of the state."""
 
 
 class Session:
@@ -65,7 +62,7 @@ class Session:
         self.projection, self.projected = Projection(), 0
         self._now, self._monotonic, self._new_id = now, monotonic, new_id
         self._since, self._base = monotonic(), 0.0
-        self._part, self._rang, self.snapshot_at = 0, False, journal.size
+        self._part, self._rang, self.next_snapshot = 0, False, max(journal.size, SNAPSHOT_EVERY)
         self._cancel: ev.CancelRequested | None = None
         self.compacting = False
         self.crew = Crew(rules.limits.grace, self.note_interrupt, self.absorb)
@@ -324,8 +321,8 @@ class Session:
             if isinstance(action, Wait):
                 return action
             await perform(self, action)
-            if self.journal.size - self.snapshot_at >= SNAPSHOT_EVERY:
-                await snapshot(self, whole=False)
+            if self.journal.size >= self.next_snapshot:
+                await snapshot(self)
 
     async def woken(self) -> None:
         """Return when a question was answered, the approver spoke, or the run was interrupted."""
