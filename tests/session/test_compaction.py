@@ -645,3 +645,57 @@ def test_nothing_that_is_kept_grows_with_the_history() -> None:
     assert len(kept) > 40
     for name, first in kept[3].items():
         assert kept[-1][name] <= first * 1.1, name
+
+
+class Slow(FakeJournal):
+    """A disk that takes a while."""
+
+    async def sync(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await super().sync()
+
+
+def test_a_snapshot_undoes_nothing_that_was_said_while_it_waited_for_the_disk() -> None:
+    provider, journal = Provider(20), Slow()
+    session = session_of(provider, [look], journal=journal, limits=LIMITS)
+
+    async def main() -> None:
+        async with session.stream("go") as run:
+
+            async def talk() -> None:
+                for n in range(5):  # each is recorded at once when the sync of the one before it has ended
+                    await run.steer(f"word {n}")
+
+            talking = None
+            async for event in run:
+                if isinstance(event, ev.ContextCompacted) and talking is None:
+                    talking = asyncio.create_task(talk())
+                    await until(lambda: session.barrier.under_way)
+            assert talking is not None
+            await talking
+
+    go(main())
+    snapshot = journal.of(ev.SessionSnapshot)[0]
+    assert snapshot.needed == snapshot.seq
+    heard = str([message.text for request in provider.requests for message in request.messages])
+    assert all(f"word {n}" in heard for n in range(5))
+    tail = FakeJournal(journal.events[:1])
+    tail.live = lambda: iter(journal.events[snapshot.seq :])  # type: ignore[method-assign]
+    assert restored(tail) == session.state
+
+
+def test_a_failure_that_comes_together_with_a_cancel_is_no_broken_promise() -> None:
+    provider = Provider(30)
+    session = session_of(provider, [look], limits=LIMITS)
+
+    def fail() -> str:
+        asyncio.get_running_loop().call_soon(session.cancel, "just now")
+        raise ModelError("server", "500")
+
+    provider.summary = fail
+
+    async def main() -> ls.RunResult:
+        return await session.run("go")
+
+    assert go(main()).status == "cancelled"

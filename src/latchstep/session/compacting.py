@@ -80,7 +80,10 @@ async def compact(session: Session, action: Compact) -> None:
 
 def _summary(session: Session, action: Compact, answer: Completed, name: str) -> ContextCompacted | ModelFailed:
     """The event for this answer. Whatever else it holds, only its text counts."""
-    text = clean("\n".join(block.text for block in answer.blocks if isinstance(block, Text))).strip()
+    try:
+        text = clean("\n".join(block.text for block in answer.blocks if isinstance(block, Text))).strip()
+    except TypeError as error:
+        return _failed(session, action, "MODEL_PROTOCOL_ERROR", f"the answer cannot be recorded: {error}")
     if answer.stop_reason not in STOP_REASONS or not isinstance(answer.usage, Usage):
         return _failed(session, action, "MODEL_PROTOCOL_ERROR", f"the answer ended with {answer.stop_reason!r}")
     if text and answer.stop_reason not in ("refused", "filtered"):
@@ -95,8 +98,7 @@ def _summary(session: Session, action: Compact, answer: Completed, name: str) ->
 def _failed(session: Session, action: Compact, kind: str, message: str) -> ModelFailed:
     """Without a summary the run goes on, unless the request did not fit. One too long to be summarised is shown less
     of once."""
-    request = session.state.fill.open
-    assert request is not None
+    request = session.state.fill.open or action  # a cancel that came with the failure has closed it
     ending = ModelFailed(
         request_id=request.request_id,
         attempt=request.attempt,
@@ -116,6 +118,7 @@ async def snapshot(session: Session) -> None:
     if not session.journal.size:
         return
     await session.sync()
+    await session.barrier.quiet()  # from here to the record nothing else happens, or it would undo that
     raw = msgspec.Raw(session.state.snapshot())
     if len(raw) <= MAX_SNAPSHOT:
         await session.emit(SessionSnapshot(needed=session.journal.head + 1, state=raw, whole=True))
