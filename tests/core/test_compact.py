@@ -16,8 +16,8 @@ from latchstep.core.compact import (
     HEADER,
     _clip,
     compacted,
+    compaction,
     cut,
-    due,
     explained,
     recoverable,
     room,
@@ -118,47 +118,51 @@ def full(tokens: int, **fill: Any) -> State:
 
 def test_the_threshold() -> None:
     limits = rules(max_context=40_000, keep_recent=4_000)
-    assert due(full(31_999), limits) is None
-    assert due(full(32_000), limits) == Compact("compact-001", 1, "threshold", 35)
-    assert due(full(32_000), rules()) is None, "no window is known"
-    assert due(full(32_000, window=40_000), rules(keep_recent=4_000)) == Compact("compact-001", 1, "threshold", 35)
-    assert due(full(28_000), rules(max_context=40_000, max_output=12_000)) is not None, "room for the answer"
-    assert due(full(21_000), rules(max_context=40_000, compact_at=0.5)) is not None
-    assert due(full(32_000, tried=30_000), limits) is None, "it was just tried"
-    assert due(full(34_000, tried=30_000), limits) is not None
-    assert due(full(160_000), rules(max_context=180_000)) is None, "it would not get below the threshold"
+    assert compaction(full(31_999), limits) is None
+    assert compaction(full(32_000), limits) == Compact("compact-001", 1, "threshold", 35)
+    assert compaction(full(32_000), rules()) is None, "no window is known"
+    assert compaction(full(32_000, window=40_000), rules(keep_recent=4_000)) == Compact(
+        "compact-001", 1, "threshold", 35
+    )
+    assert compaction(full(28_000), rules(max_context=40_000, max_output=12_000)) is not None, "room for the answer"
+    assert compaction(full(21_000), rules(max_context=40_000, compact_at=0.5)) is not None
+    assert compaction(full(32_000, tried=30_000), limits) is None, "it was just tried"
+    assert compaction(full(34_000, tried=30_000), limits) is not None
+    assert compaction(full(160_000), rules(max_context=180_000)) is None, "it would not get below the threshold"
 
 
 def test_what_waits_to_be_said_counts() -> None:
     state = full(31_000)
     state.apply(ev.MessageAccepted(message_id="m", source="prompt", message=user("x" * 5_000)))
     limits = rules(max_context=40_000)
-    assert due(state, limits) is None
-    assert due(state, limits, ("m",)) is not None
+    assert compaction(state, limits) is None
+    assert compaction(state, limits, ("m",)) is not None
 
 
 def test_without_a_count_it_is_estimated_with_prompt_and_tools() -> None:
     state = full(0, measured=False)
     state.fill.tokens = 7_951
-    assert due(state, rules(max_context=10_000)) is not None
+    assert compaction(state, rules(max_context=10_000)) is not None
     state.fill.tokens = 7_949
-    assert due(state, rules(max_context=10_000)) is None
+    assert compaction(state, rules(max_context=10_000)) is None
 
 
 def test_an_overflow_or_a_wish_cuts_at_least_half() -> None:
     for state in (full(20_000, full=True), full(20_000, focus="")):
-        action = due(state, rules())
+        action = compaction(state, rules())
         assert action is not None
         assert action.replaced == 21
-    assert due(full(20_000, full=True, open=None, requests=3), rules()) == Compact("compact-004", 1, "overflow", 21)
+    assert compaction(full(20_000, full=True, open=None, requests=3), rules()) == Compact(
+        "compact-004", 1, "overflow", 21
+    )
 
 
 def test_one_that_was_lost_is_asked_again_under_its_name() -> None:
     state = full(20_000, full=True)
     state.apply(ev.ModelRequested(request_id="compact-001", because="compact"))
-    assert due(state, rules()) == Compact("compact-001", 2, "overflow", 21)
+    assert compaction(state, rules()) == Compact("compact-001", 2, "overflow", 21)
     state.apply(ev.ModelRequested(request_id="compact-001", attempt=2, because="retry"))
-    assert due(state, rules()) == Compact("compact-001", 3, "overflow", 21)
+    assert compaction(state, rules()) == Compact("compact-001", 3, "overflow", 21)
     assert state.fill.requests == 1
 
 
@@ -174,7 +178,7 @@ def test_an_overflow_is_recovered_from_once_unless_the_context_grew() -> None:
 
 def test_the_first_answer_after_a_compaction_judges_it() -> None:
     state = full(32_000, full=True)
-    action = due(state, rules())
+    action = compaction(state, rules())
     assert action is not None
     event = compacted(state, action, rules(), "S", Completed(blocks=(), stop_reason="stop", origin="m"))
     assert event.before == 32_000
@@ -193,7 +197,7 @@ def test_the_first_answer_after_a_compaction_judges_it() -> None:
 
 def test_ids_are_those_of_what_is_left() -> None:
     state = full(32_000)
-    action = due(state, rules(max_context=40_000, keep_recent=4_000))
+    action = compaction(state, rules(max_context=40_000, keep_recent=4_000))
     assert action is not None
     assert len(state.ids) == 20
     state.apply(compacted(state, action, rules(), "S", Completed(blocks=(), stop_reason="stop")))

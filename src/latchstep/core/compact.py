@@ -50,7 +50,7 @@ HEADER = (
 )
 
 
-def due(state: State, rules: Rules, carries: tuple[str, ...] = ()) -> Compact | None:
+def compaction(state: State, rules: Rules, carries: tuple[str, ...] = ()) -> Compact | None:
     """The compaction that must come before a request which delivers these queued messages, if any."""
     fill = state.fill
     because: CompactBecause = "overflow" if fill.full else "asked" if fill.focus is not None else "threshold"

@@ -11,7 +11,7 @@ from typing import Literal
 from . import wording
 from .action import Action, CallModel, Check, Note, Wait
 from .calls import held_back, last_word, next_of_calls, not_started, result
-from .compact import due, explained
+from .compact import compaction, explained
 from .event import Because, ErrorInfo, Event, MessageAccepted, RunFinished, Status
 from .markup import call_in_text
 from .message import Message, ToolCall, user
@@ -35,7 +35,7 @@ def decide(state: State, rules: Rules) -> Action:
         text = state.transcript[-1].text if state.answered else ""
         return _fail(state, state.stop.upper(), text or f"the model's answer was {state.stop}")
     wanted = state.fill.focus is not None and _over(state, run, rules) is None
-    if wanted and (action := due(state, rules)) is not None:
+    if wanted and (action := compaction(state, rules)) is not None:
         return action
     if (said := last_word(state, rules)) is not None:
         return _answered(state, run, rules, said)
@@ -139,7 +139,7 @@ def _text(state: State, run: RunState, rules: Rules, said: Message, over: _Over 
 
 
 def _call_model(state: State, rules: Rules, because: Because, carries: tuple[str, ...]) -> Action:
-    if (compact := due(state, rules, carries)) is not None:
+    if (compact := compaction(state, rules, carries)) is not None:
         return compact
     request = state.request
     if request is not None:  # lost with its process, too large, or the answer was empty: the same request again

@@ -14,7 +14,7 @@ from msgspec import structs
 from latchstep.core.accept import STOP_REASONS
 from latchstep.core.action import Compact
 from latchstep.core.chunk import Completed
-from latchstep.core.compact import SYSTEM, compacted, cut, due, to_summarise
+from latchstep.core.compact import SYSTEM, compacted, compaction, cut, to_summarise
 from latchstep.core.event import (
     CancelRequested,
     CompactRequested,
@@ -150,7 +150,7 @@ async def _compact_now(session: Session) -> ContextCompacted | None:
     head = session.journal.head
     session.crew.rest()
     try:
-        while session.state.fill.focus is not None and (action := due(session.state, session.rules)) is not None:
+        while session.state.fill.focus is not None and (action := compaction(session.state, session.rules)) is not None:
             await compact(session, action)
             if session.interrupted:
                 await session.emit(CancelRequested(by="caller", reason="the compaction was cancelled"))
