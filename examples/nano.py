@@ -45,7 +45,7 @@ def call(history: list[ls.Message], model: Any, folder: Path, approve: Callable[
     return ls.run_loop(
         messages=history,
         model=model,
-        limits=ls.Limits(max_output=MAX_TOKENS),
+        limits=ls.Limits(max_output=MAX_TOKENS, warn_at=None),
         system=SYSTEM,
         tools=tools(folder),
         policy=gate,

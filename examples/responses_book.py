@@ -21,7 +21,7 @@ from latchstep.core.event import MessageCompleted, ModelDelta, ToolFinished
 
 SYSTEM = "You look at one folder with the tools you have, and say what you see. Be brief."
 DEMO = "List the files here, then read pyproject.toml, and tell me in one sentence what this is."
-LIMITS = ls.Limits(max_parallel=1, max_empty=0)
+LIMITS = ls.Limits(max_parallel=1, max_empty=0, warn_at=None)
 ENDINGS = ("MODEL_PROTOCOL_ERROR", "EMPTY_RESPONSE", "TRUNCATED", "REFUSED", "FILTERED")  # which only end the loop
 
 

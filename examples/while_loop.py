@@ -47,7 +47,7 @@ def run_loop(
 
     history = inward(split(messages))
     judged = Graded(model)
-    limits = ls.Limits(max_steps=cap, max_repeats=cap + 1, max_empty=0)
+    limits = ls.Limits(max_steps=cap, max_repeats=cap + 1, max_empty=0, warn_at=None)
     run = ls.run_loop(messages=history, model=judged, tools=[tool], limits=limits, strict_protocol=True)
     result = asyncio.run(run.result())
     messages.extend(joined(outward(result.messages[len(history) :])))

@@ -43,7 +43,9 @@ def workshop(
     if signal is not None and not isinstance(signal, asyncio.Event):
         raise ls.DefinitionError(f"signal must be an asyncio.Event, not {type(signal).__name__}")
     start, flaw = accepted(messages)
-    limits = ls.Limits(max_steps=max_steps, max_repeats=max_steps + 1, max_parallel=max_parallel, max_ahead=0)
+    limits = ls.Limits(
+        max_steps=max_steps, max_repeats=max_steps + 1, max_parallel=max_parallel, max_ahead=0, warn_at=None
+    )
     run = ls.run_loop(
         messages=start,
         model=Checked(model),

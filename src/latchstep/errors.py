@@ -17,7 +17,7 @@ Outcomes are values; these are for broken promises and for what only the caller 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 ModelErrorKind = Literal[
     "auth",
@@ -51,7 +51,8 @@ class ModelError(LatchstepError):
     """The model gave no usable answer.
 
     kind: one of `ModelErrorKind`. status: the HTTP status, or None.
-    retry_after: seconds the server asked us to wait, or None.
+    retry_after: seconds the server asked us to wait, or None. usage: a `Usage`, where the attempt is known to have
+    been counted all the same, and its cost in US dollars, where that is known too.
     """
 
     def __init__(
@@ -61,12 +62,15 @@ class ModelError(LatchstepError):
         *,
         status: int | None = None,
         retry_after: float | None = None,
+        usage: Any = None,
+        cost: float | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: ModelErrorKind = kind
         self.message = message
         self.status = status
         self.retry_after = retry_after
+        self.usage, self.cost = usage, cost
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"

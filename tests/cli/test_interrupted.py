@@ -200,6 +200,21 @@ def test_a_finished_session_wants_a_task(home: Home) -> None:
     assert home.events() == before
 
 
+def test_a_failed_turn_is_asked_again_without_a_task(home: Home) -> None:
+    with StrictChat([["#STATUS 400"], text_answer("Hi."), text_answer("never")]) as server:
+        failed = home.run("run", "hi", "--base-url", server.url)
+        assert (failed.status, home.ending()["error"]["kind"]) == (1, "MODEL_BAD_REQUEST")
+        assert f"To go on: latchstep resume --session {home.session().name}  # asks the last turn again\n" in failed.out
+        again = home.run("resume")
+        assert (again.status, home.ending()["status"]) == (0, "completed")
+        assert "asking the last turn again" in again.out
+        assert [m["content"] for m in server.requests[1]["messages"] if m["role"] == "user"] == ["hi"]
+        refused(home.run("resume"), 2, "nothing that waits for an answer", "TASK")
+        assert len(server.bodies) == 2
+    requested = [event for event in home.events() if event["type"] == "model.requested"]
+    assert [event.get("because", "prompt") for event in requested] == ["prompt", "retry"]
+
+
 def test_a_workspace_that_has_gone_is_named_and_another_can_be_given(home: Home) -> None:
     other = home.folder / "other"
     other.mkdir()

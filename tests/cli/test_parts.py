@@ -17,8 +17,20 @@ from latchstep.cli.asking import lay_out
 from latchstep.cli.human import Human, summary
 from latchstep.cli.running import Setup, asked, folder, resolve
 from latchstep.cli.screen import PLAIN, OutputLost, Screen, columns_of, cut_to, fold, gutter
-from latchstep.core.event import MessageAccepted, ModelFailed, ModelSwitched, Question, ToolFinished, ToolStarted
-from latchstep.core.message import user
+from latchstep.core.event import (
+    CallChanged,
+    CancelRequested,
+    MessageAccepted,
+    MessageCompleted,
+    MessageEdited,
+    MessageWithdrawn,
+    ModelFailed,
+    ModelSwitched,
+    Question,
+    ToolFinished,
+    ToolStarted,
+)
+from latchstep.core.message import Message, ToolCall, user
 from latchstep.core.printable import printable
 from latchstep.errors import DefinitionError
 from latchstep.tool.head import head_of
@@ -255,3 +267,20 @@ def test_a_fifo_where_git_has_a_file_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / ".git" / "HEAD").unlink()
     os.mkfifo(tmp_path / ".git" / "HEAD")
     assert head_of(tmp_path) == ""
+
+
+def test_what_waits_and_is_changed_or_taken_back_is_told() -> None:
+    said = MessageAccepted(message_id="a", source="steer", message=user("use B\x1b[2J"))
+    edited = MessageEdited(message_id="a", message=user("use D\nplease"))
+    assert told(said, edited).splitlines() == ["› use B\\x1b[2J", "  in place of: use B\\x1b[2J", "› use D", "  please"]
+    assert told(said, MessageWithdrawn(message_id="a")).splitlines()[1] == "  taken back: use B\\x1b[2J"
+    assert told(MessageWithdrawn(message_id="b")).splitlines() == ["  taken back: a waiting message"]
+
+
+def test_what_a_hook_made_of_a_call_is_told_and_shown_from_then_on() -> None:
+    message = Message("assistant", (ToolCall("c", "put", {"path": "f"}),))
+    answer = MessageCompleted(request_id="r", message=message, stop_reason="tool_calls")
+    changed = CallChanged(call_id="c", arguments={"path": "safe/f"})
+    lines = told(answer, changed, ToolStarted(call_id="c", name="put", sha256="0")).splitlines()
+    assert lines == ["  changed by a hook: put f → safe/f", "▸ put safe/f"]
+    assert "when the turn is complete (enough)" in told(CancelRequested(reason="enough", after_turn=True))

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
 
 from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.accept import accept
-from latchstep.core.action import Ask, CallModel, Check, Compact, Note, RunTools, Settle, Wait
+from latchstep.core.action import Ask, CallModel, Check, Compact, Consult, Note, RunTools, Settle, Wait
 from latchstep.core.calls import in_doubt, result
 from latchstep.core.chunk import Completed
 from latchstep.core.compact import compacted, recoverable, to_summarise
 from latchstep.core.decide import decide
-from latchstep.core.message import Message, Text, ToolResult, estimate, user
+from latchstep.core.message import Message, Text, ToolCall, ToolResult, estimate, user
+from latchstep.core.parts import OpenCall
 from latchstep.core.project import Projection
 from latchstep.core.rules import Rules
 from latchstep.core.state import State, fold
@@ -30,6 +32,18 @@ SUMMARY = Completed(blocks=(Text("what was done"),), stop_reason="stop", origin=
 
 class Crash(Exception):
     """The power goes."""
+
+
+Act = Literal["", "steer", "follow_up", "edit", "withdraw", "stop"]
+"""What a person does at a moment at which one may."""
+
+
+def hooked(call: ToolCall) -> dict[str, Any] | str | None:
+    """What the hooks make of a call: other arguments (some forbidden), a refusal in words, or nothing."""
+    assert "hook" not in call.arguments, "a change is made twice"
+    return [None, {**call.arguments, "hook": call.id}, {"forbidden": True, "hook": ""}, "no"][
+        sum(map(ord, call.id)) % 4
+    ]
 
 
 @dataclass
@@ -51,6 +65,10 @@ class World:
     fits: int = 1 << 40
     padding: str = ""
     summaries: Callable[[int], bool] = lambda number: True
+    acts: list[Act] = field(default_factory=list)
+    accepted: dict[str, str] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    ran: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def step(self) -> None:
         """A point at which the process may die."""
@@ -84,6 +102,7 @@ class World:
     def drive(self) -> Wait:
         """Until nothing can happen by itself. More than 500 actions is a loop that never ends."""
         for _ in range(500):
+            self._person()
             action = decide(self.state, self.rules)
             if action != decide(self.state, self.rules):
                 raise AssertionError("decide is not a function of its arguments")
@@ -106,6 +125,9 @@ class World:
                 self._compact(action)
             case RunTools():
                 self._run_tools(action)
+            case Consult():
+                for entry in [self.state.open_call(call_id) for call_id in action.calls]:
+                    self.append(self._looked_at(entry))
             case Ask():
                 asked = tuple(
                     ev.Question(call_id=c, name="?", sha256=f"{c}-digest", about=action.about) for c in action.calls
@@ -160,7 +182,9 @@ class World:
         for entry in entries:
             self.step()
             self.effects[entry.call.id] += 1
+            self.ran[entry.call.id] = entry.call.arguments
             self.step()
+        self._person()
         for entry in reversed(entries):  # results join in call order whatever order tools finish in
             self.append(result(entry, "ok", f"did {entry.call.id}" + self.padding, False))
 
@@ -168,6 +192,34 @@ class World:
         call = entry.call  # type: ignore[attr-defined]
         traits = self.rules.traits(call.name)
         return ev.ToolStarted(call_id=call.id, name=call.name, sha256="", effect=traits.effect, replay=traits.replay)
+
+    def _looked_at(self, entry: OpenCall) -> ev.Event:
+        said = hooked(entry.call)
+        if isinstance(said, str):
+            return result(entry, "denied", wording.denied(said, "a hook"), False)
+        if said is None:
+            return ev.CallKept(call_id=entry.call.id)
+        return ev.CallChanged(call_id=entry.call.id, arguments=said)
+
+    def _person(self) -> None:
+        """The next thing a person does. What returns is acknowledged; what a crash cuts off may be on record or not."""
+        act = self.acts.pop(0) if self.acts else ""
+        waiting = [item.message_id for item in self.state.queue if item.source in ("steer", "follow_up")]
+        if act in ("steer", "follow_up"):
+            message_id = f"{act}-{len(self.acts)}"
+            said = ev.MessageAccepted(message_id=message_id, source=act, message=user(f"words {message_id}"))
+            self.append(said)
+            self.accepted[message_id] = said.message.text
+        elif act == "edit" and waiting:
+            self.accepted.pop(waiting[-1], None)  # either text, if a crash comes in between
+            self.append(ev.MessageEdited(message_id=waiting[-1], message=user(f"other words {waiting[-1]}")))
+            self.accepted[waiting[-1]] = f"other words {waiting[-1]}"
+        elif act == "withdraw" and waiting:
+            self.accepted.pop(waiting[0], None)
+            self.append(ev.MessageWithdrawn(message_id=waiting[0]))
+            self.withdrawn.add(waiting[0])
+        elif act == "stop":
+            self.append(ev.CancelRequested(by="person", after_turn=True))
 
     def _settle(self, action: Settle) -> None:
         entry = self.state.open_call(action.call)

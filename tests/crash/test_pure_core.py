@@ -7,6 +7,7 @@ one result, one ending, a request that every provider accepts.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,7 @@ TRAITS = {
     "edit": Traits("write", "never", settles=True),
     "guarded": Traits("write", "never"),
     "peek": Traits("read", "safe", alone=True),
+    "hooked": Traits("write", "never", hooked=True),
 }
 
 
@@ -41,7 +43,7 @@ def judge(call: ToolCall) -> Verdict:
 
 
 def rules(**more: object) -> Rules:
-    limits = Limits(max_steps=12, max_check_rounds=2)
+    limits = Limits(max_steps=12, max_check_rounds=2, warn_at=0.3)
     return Rules(judge=judge, traits=lambda name: TRAITS.get(name, Traits()), **{"limits": limits, **more})  # type: ignore[arg-type]
 
 
@@ -63,13 +65,25 @@ policies = st.fixed_dictionaries(
         "on_doubt": st.sampled_from(["report", "ask", "fail"]),
         "on_stale_approval": st.sampled_from(["ask", "abandon"]),
         "checks": st.sampled_from([(), ("make test",)]),
+        "limits": st.builds(
+            lambda steering, follow_ups: Limits(
+                max_steps=12, max_check_rounds=2, warn_at=0.3, steering=steering, follow_ups=follow_ups
+            ),
+            st.sampled_from(["all", "one"]),
+            st.sampled_from(["all", "one"]),
+        ),
     }
 )
+people = st.lists(
+    st.sampled_from(["", "steer", "steer", "follow_up", "follow_up", "edit", "withdraw", ""]), max_size=12
+).flatmap(lambda acts: st.sampled_from([acts, acts, [*acts, "stop"]]))
 
 
-def run_with_crashes(script: list[Completed], policy: dict[str, object], crashes: list[int], answer: str) -> World:
+def run_with_crashes(
+    script: list[Completed], policy: dict[str, object], crashes: list[int], answer: str, acts: Sequence[str] = ()
+) -> World:
     """A run that dies at each of these steps (counted anew in each process), then goes on to its end."""
-    world = World(script, rules(**policy), answer=answer)  # type: ignore[arg-type]
+    world = World(script, rules(**policy), answer=answer, acts=list(acts))  # type: ignore[arg-type]
     world.settles = lambda call_id: "done" if world.effects[call_id] else "not_done"
     world.append(ev.SessionCreated(session_id="s"))
     for crash_at in [*crashes, -1]:
@@ -108,6 +122,12 @@ def judge_world(world: World) -> None:
             assert world.effects[call_id] or outcome.name == FINAL, f"{call_id} is ok, and never happened"
         if outcome.outcome in ("not_started", "denied", "rejected", "truncated"):
             assert not world.effects[call_id], f"{call_id} is {outcome.outcome}, and happened"
+    judge_queue(world)
+    changed = [event for event in world.record if isinstance(event, ev.CallChanged)]
+    assert len(changed) == len({event.call_id for event in changed}), "a call changed twice"
+    for event in changed:
+        assert world.ran.get(event.call_id, event.arguments) == event.arguments, "what ran is not what was recorded"
+        assert not (event.arguments.get("forbidden") and world.effects[event.call_id]), "a change was not judged"
     endings = [event for event in world.record if isinstance(event, ev.RunFinished)]
     assert len(endings) == 1
     assert not world.state.pending
@@ -116,18 +136,42 @@ def judge_world(world: World) -> None:
     assert [event.seq for event in world.record] == list(range(len(world.record)))
 
 
-@settings(max_examples=150, deadline=None)
-@given(scripts, policies, st.lists(st.integers(0, 60), max_size=3), st.sampled_from(["allow", "deny"]))
+def judge_queue(world: World) -> None:
+    """What was acknowledged is delivered once, in its order and as last edited, or still waits."""
+    sources = {e.message_id: e.source for e in world.record if isinstance(e, ev.MessageAccepted)}
+    accepted = [name for name, source in sources.items() if source in ("steer", "follow_up")]
+    requests = [event for event in world.record if isinstance(event, ev.ModelRequested)]
+    carried = [name for request in requests for name in request.carries if name in accepted]
+    waiting = [item.message_id for item in world.state.queue if item.message_id in accepted]
+    texts = {item.message_id: item.message.text for item in world.state.queue}
+    spoken = [message.text for message in world.state.transcript if message.role == "user"]
+    assert len(carried) == len(set(carried)), "delivered twice"
+    for source in ("steer", "follow_up"):
+        order = [name for name in accepted if sources[name] == source]
+        seen = [name for name in carried + waiting if sources[name] == source]
+        assert seen == [name for name in order if name in seen], "out of order"
+    for name, text in world.accepted.items():
+        assert (spoken.count(text) == 1) if name in carried else (texts.get(name) == text), f"{name} is lost"
+    assert not world.withdrawn & {*carried, *waiting}
+    for request in requests[1:]:  # the first opens the run, with all there is
+        here = Counter(sources[name] for name in request.carries)
+        assert world.rules.limits.steering == "all" or here["steer"] <= 1
+        assert world.rules.limits.follow_ups == "all" or here["follow_up"] <= 1
+
+
+@settings(max_examples=250, deadline=None)
+@given(scripts, policies, st.lists(st.integers(0, 60), max_size=3), st.sampled_from(["allow", "deny"]), people)
 def test_any_crashes_lead_to_a_valid_end(
-    script: list[Completed], policy: dict[str, object], crashes: list[int], answer: str
+    script: list[Completed], policy: dict[str, object], crashes: list[int], answer: str, acts: list[str]
 ) -> None:
-    judge_world(run_with_crashes(script, policy, crashes, answer))
+    judge_world(run_with_crashes(script, policy, crashes, answer, acts))
 
 
 MIXED = [
     Completed(
         blocks=tuple(
-            ToolCall(name=name) for name in ("look", "look", "touch", "edit", "guarded", "put", "peek", "nope")
+            ToolCall(name=name)
+            for name in ("look", "look", "touch", "edit", "guarded", "put", "peek", "nope", *["hooked"] * 4)
         ),
         stop_reason="tool_calls",
     ),

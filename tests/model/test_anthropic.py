@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from latchstep.core.chunk import Chunk, Completed
-from latchstep.core.message import Message, Text, ToolCall, ToolResult, user
+from latchstep.core.message import Message, Text, ToolCall, ToolResult, Usage, user
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.model.anthropic import build
 from latchstep.model.base import Model, Request
@@ -118,6 +118,16 @@ def test_b31_the_end_of_the_stream() -> None:
 def test_b33_an_error_after_200() -> None:
     for script in events("B33"):
         assert answer(script).kind == "overloaded"
+
+
+def test_what_was_counted_before_a_stream_broke_is_known() -> None:
+    """The server counts the input as soon as it begins."""
+    failed = answer([started(), {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}])
+    assert isinstance(failed, ModelError)
+    assert (failed.kind, failed.usage) == ("overloaded", Usage(3, 1))
+    refused = answer(["#STATUS 500"])
+    assert isinstance(refused, ModelError)
+    assert refused.usage is None
 
 
 def test_a_whole_answer_from_a_server_that_does_not_stream() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from latchstep.core.chunk import Completed
+from latchstep.core.chunk import Completed, Failed
 from latchstep.core.message import Text, Usage
 from latchstep.errors import ModelError
 from latchstep.model.prices import Priced, look_up, priced
+from latchstep.model.retry import retrying
 from tests.model.test_fallback import ask
 from tests.model.test_retry import PART, Scripted
 
@@ -115,3 +116,18 @@ def test_the_window_is_told_with_the_answer() -> None:
     chunks, _ = ask(priced(inner, "gpt-4o", OPENAI))
     assert isinstance(chunks[1], Completed)
     assert chunks[1].window == 128_000
+
+
+def test_an_attempt_that_failed_after_it_was_counted_has_its_price_too() -> None:
+    _, error = ask(priced(Scripted([PART, ModelError("server", "x", usage=USAGE)]), "gpt-4o", OPENAI))
+    assert error is not None
+    assert error.cost == cost()
+    _, error = ask(priced(Scripted([ModelError("server", "x", usage=USAGE)]), "nosuch", OPENAI))
+    assert error is not None
+    assert error.cost is None
+    inner = priced(Scripted([ModelError("server", "x", usage=USAGE)], [ModelError("auth", "y")]), "gpt-4o", OPENAI)
+    chunks, error = ask(retrying(inner, base=0.0))
+    assert isinstance(chunks[0], Failed)
+    assert (chunks[0].usage, chunks[0].cost) == (USAGE, cost())
+    assert error is not None
+    assert (error.usage, error.cost) == (None, None)

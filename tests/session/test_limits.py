@@ -9,7 +9,9 @@ import pytest
 
 import latchstep as ls
 from latchstep.core import event as ev
+from latchstep.core.chunk import Failed
 from latchstep.core.message import Usage
+from latchstep.errors import ModelError
 
 from .fakes import (
     Chunks,
@@ -341,3 +343,43 @@ def test_steering_while_a_check_runs_is_answered_and_then_checked_again() -> Non
         assert (result.status, result.final_text, checks.ran) == ("completed", "two", ["make", "make"])
 
     go(main())
+
+
+# -- what failed attempts cost ------------------------------------------------------------------------------
+
+
+def test_failed_attempts_that_were_counted_are_paid_for() -> None:
+    again = Failed(kind="server", message="500", retry_in=0.0, usage=Usage(100, 1), cost=0.25)
+    counted = ModelError("overloaded", "529", usage=Usage(10, 2), cost=0.125)
+    result, journal = run(Chunks([again, counted]))
+    assert [failed.cost for failed in journal.of(ev.ModelFailed)] == [0.25, 0.125]
+    assert (result.status, result.usage, result.cost) == ("failed", Usage(110, 3), 0.375)
+    result, _ = run(Chunks([again, calling(call("look"))], [done()]), max_cost=0.25)
+    assert ended(result) == ("budget", "MAX_COST")
+    empty = done().__class__(blocks=(), stop_reason="stop", usage=Usage(1, 0), cost=0.5)
+    result, _ = run(Chunks([empty], [done(cost=0.25)]))
+    assert (result.status, result.cost) == ("completed", 0.75)
+
+
+def test_a_cost_that_is_none_is_unknown_in_the_record_as_in_the_run() -> None:
+    result, journal = run(Chunks([done(cost=float("nan"))]))
+    assert (result.status, result.cost, journal.of(ev.MessageCompleted)[0].cost) == ("completed", None, None)
+
+
+def test_a_run_that_breaks_says_what_it_cost() -> None:
+    @ls.tool
+    def broken() -> str:
+        raise ls.FatalToolError("no")
+
+    result = go(session_of(Chunks([calling(call("broken"), cost=0.5)]), [broken]).run("go"))
+    assert (result.status, result.cost) == ("failed", 0.5)
+
+
+def test_the_model_reads_the_warning_once_after_the_results() -> None:
+    model = Chunks(*[[calling(call("look", n=n))] for n in range(20)])
+    result, journal = run(model, max_steps=10)
+    assert ended(result) == ("max_steps", "MAX_STEPS")
+    warned = [n for n, request in enumerate(model.requests, 1) if "8 of 10 steps" in request.messages[-1].text]
+    assert warned == [9]
+    assert [event.about for event in journal.of(ev.MessageAccepted)] == ["", "max_steps"]
+    check_requests(model.requests)

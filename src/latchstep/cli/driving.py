@@ -47,6 +47,8 @@ MAX_START_FILES = 20
 AGAIN = 0.02
 """Seconds between two tries of a cancel that the run has not recorded yet."""
 
+GO_ON = ' "go on"'
+
 Show = Callable[[ev.Event], None]
 
 
@@ -86,6 +88,8 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
     began = time.monotonic()
     try:
         _opening(screen, session)
+        if task is None and not session.unfinished:
+            screen.line(screen.style("asking the last turn again", "yellow"))
     except OutputLost as error:
         return _unheard(session, error, 1)
     if session.unfinished:
@@ -107,7 +111,9 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
     for row in _start_files(session):
         screen.line(screen.style(row, "yellow"))
     closing(ending, time.monotonic() - began, session.id, str(session.journal.directory or "memory"), screen)
-    if ending.status not in ("completed", "cancelled"):
+    if ending.status == "failed" and session.state.answerable:
+        screen.line(f"To go on: {how_to_go_on(session.id).removesuffix(GO_ON)}  # asks the last turn again")
+    elif ending.status not in ("completed", "cancelled"):
         screen.line(f"To go on: {how_to_go_on(session.id)}")
     elif ending.status == "cancelled":
         screen.line(f"The session is kept. To go on: {how_to_go_on(session.id)}")
@@ -178,7 +184,7 @@ def _unheard(session: Session, lost: OutputLost, status: int) -> int:
 
 
 def how_to_go_on(session_id: str) -> str:
-    return f'latchstep resume --session {session_id} "go on"'
+    return f"latchstep resume --session {session_id}{GO_ON}"
 
 
 def _opening(screen: Screen, session: Session) -> None:

@@ -34,6 +34,7 @@ class Human:
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
         self._calls: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._waiting: dict[str, str] = {}
         self._busy: dict[str, tuple[str, float]] = {}
         self._latest = ""
         self._told = 0.0
@@ -44,6 +45,11 @@ class Human:
         match event:
             case ev.MessageAccepted():
                 self._accepted(event)
+            case ev.MessageEdited():
+                self._note(f"in place of: {self._waiting.get(event.message_id, 'a waiting message')}")
+                self._spoken(event.message_id, event.message)
+            case ev.MessageWithdrawn():
+                self._note(f"taken back: {self._waiting.get(event.message_id, 'a waiting message')}")
             case ev.ModelRequested():
                 self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")
             case ev.ContextCompacted():
@@ -59,6 +65,11 @@ class Human:
                 self._failed(event)
             case ev.ModelSwitched():
                 self._note(f"model: {one_line(event.old, 80)} → {one_line(event.new, 80)}{_because(event.why)}")
+            case ev.CallChanged():
+                name, old = self._calls.get(event.call_id, ("call", {}))
+                self._calls[event.call_id] = name, event.arguments
+                was = one_line(summary(old), 40)
+                self._note(f"changed by a hook: {one_line(name, 40)} {was} → {one_line(summary(event.arguments), 60)}")
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -71,7 +82,8 @@ class Human:
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
             case ev.CancelRequested():
-                self.screen.line(self.screen.style(f"stopping{_because(event.reason)} …", "yellow"))
+                how = "stopping when the turn is complete" if event.after_turn else "stopping"
+                self.screen.line(self.screen.style(f"{how}{_because(event.reason)} …", "yellow"))
             case ev.ClockPassed():
                 self.screen.line(self.screen.style(f"{event.limit} ({event.seconds:g} s) is over", "yellow"))
             case ev.CheckStarted():
@@ -83,15 +95,19 @@ class Human:
                 pass
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
-        first, *more = printable(event.message.text).split("\n")
         if event.source in ("check", "notice", "correction"):
-            self._note(one_line(first, 160))
+            self._note(one_line(event.message.text.split("\n")[0], 160))
         elif event.source != "start":
-            self.screen.line(self.screen.style("› ", "cyan") + self._bold(one_line(first, 1000)))
-            for line in more[:MAX_SAID]:
-                self.screen.line("  " + self._bold(one_line(line, 1000)))
-            if len(more) > MAX_SAID:
-                self._note(f"(+{len(more) - MAX_SAID} lines)")
+            self._spoken(event.message_id, event.message)
+
+    def _spoken(self, message_id: str, message: Message) -> None:
+        first, *more = printable(message.text).split("\n")
+        self._waiting[message_id] = one_line(first, 100)
+        self.screen.line(self.screen.style("› ", "cyan") + self._bold(one_line(first, 1000)))
+        for line in more[:MAX_SAID]:
+            self.screen.line("  " + self._bold(one_line(line, 1000)))
+        if len(more) > MAX_SAID:
+            self._note(f"(+{len(more) - MAX_SAID} lines)")
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)

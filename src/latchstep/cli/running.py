@@ -75,9 +75,9 @@ def resume_session(
     journal = store.open(session_id)
     try:
         state = restored(journal)
-        if text is None and (state.run is None or not state.run.active):
+        if text is None and not (state.run is not None and (state.run.active or state.answerable)):
             raise SessionError(
-                f"session {session_id} has no unfinished run; give it a task: "
+                f"session {session_id} has no unfinished run, and nothing that waits for an answer; give it a task: "
                 f"latchstep resume --session {session_id} TASK"
             )
         model, setup = resolve(asked(recorded(state), **options))

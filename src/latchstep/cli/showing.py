@@ -14,7 +14,7 @@ from latchstep.errors import JournalError
 from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store
 
-from .driving import how_to_go_on, put_json
+from .driving import GO_ON, how_to_go_on, put_json
 from .human import Human, closing, summary
 from .running import here, state_root
 from .screen import Screen
@@ -106,6 +106,9 @@ class Story:
             case ev.MessageCompleted():
                 self.calls |= {call.id: summary(call.arguments) for call in event.message.calls}
                 self.human.show(event)
+            case ev.CallChanged():
+                self.calls[event.call_id] = summary(event.arguments)
+                self.human.show(event)
             case ev.ApprovalRequested():
                 for question in event.questions:
                     call = f"{one_line(question.name, 40)} {one_line(self.calls.get(question.call_id, ''), 110)}"
@@ -121,7 +124,7 @@ class Story:
 
     def end(self) -> None:
         if self.running:
-            how = how_to_go_on(self.session_id).removesuffix(' "go on"')
+            how = how_to_go_on(self.session_id).removesuffix(GO_ON)
             self.screen.line(self.screen.style(f"no ending is on record yet. To go on: {how}", "yellow"))
 
 

@@ -6,6 +6,7 @@ legal for every wire; blank text is dropped; an answer with nothing in it is a f
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from typing import get_args
@@ -81,14 +82,21 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         stop_reason=answer.stop_reason,
         raw_stop_reason=raw,
         usage=answer.usage,
-        cost=answer.cost,
+        cost=dollars(answer.cost),
         window=window if window != state.fill.window else 0,
     )
 
 
 def _spent(failed: ModelFailed, answer: Completed, raw: str) -> ModelFailed:
     """An answer came, and cost what it cost."""
-    return replace(failed, usage=answer.usage, stop_reason=answer.stop_reason, raw_stop_reason=raw)
+    cost = dollars(answer.cost)
+    return replace(failed, usage=answer.usage, cost=cost, stop_reason=answer.stop_reason, raw_stop_reason=raw)
+
+
+def dollars(cost: object) -> float | None:
+    """A cost that can be recorded and added up; anything else is unknown."""
+    known = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
+    return float(cost) if known else None  # type: ignore[arg-type]
 
 
 def _unusable(request: OpenRequest, kind: str, message: str) -> ModelFailed:

@@ -27,6 +27,12 @@ class Compact(msgspec.Struct, frozen=True):
     replaced: int
 
 
+class Consult(msgspec.Struct, frozen=True):
+    """Let the hooks before these calls look at them: each changes, refuses or keeps its call."""
+
+    calls: tuple[str, ...]
+
+
 class Ask(msgspec.Struct, frozen=True):
     """Prepare these calls and put the question to a person: may they run, or (`doubt`) run again?"""
 
@@ -64,4 +70,4 @@ class Wait(msgspec.Struct, frozen=True):
     why: Literal["idle", "answer"]
 
 
-Action = CallModel | Compact | Ask | RunTools | Settle | Check | Note | Wait
+Action = CallModel | Compact | Consult | Ask | RunTools | Settle | Check | Note | Wait

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 from . import wording
-from .action import Action, Ask, Note, RunTools, Settle, Wait
+from .action import Action, Ask, Consult, Note, RunTools, Settle, Wait
 from .event import ApprovalAbandoned, Event, ToolFinished
 from .message import Message, Outcome, ToolCall
 from .parts import OpenCall, RunState
@@ -17,7 +17,7 @@ from .state import State
 
 
 def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
-    """Close what may not run, settle what is lost, ask what must be asked, then run the next group.
+    """Close what may not run, settle what is lost, consult hooks, ask what must be asked, then run the next group.
 
     Questions of a turn come together before any call runs, or (`in_turn`) each just before its call would.
     """
@@ -45,6 +45,8 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
             reasons.append(verdict.text)
     if closed:
         return Note(tuple(closed))
+    if unseen := [e for e in waiting if e.status == "new" and not e.hooks and rules.traits(e.call.name).hooked]:
+        return Consult(tuple(entry.call.id for entry in unseen))
     if stale := [entry for entry in asks if entry.stale and rules.on_stale_approval == "abandon"]:
         abandoned = ApprovalAbandoned(call_ids=tuple(entry.call.id for entry in stale), reason="the process ended")
         return Note((abandoned, *(result(entry, "not_started", wording.abandoned(), True) for entry in stale)))
@@ -135,6 +137,8 @@ def _closed(entry: OpenCall, verdict: Verdict) -> ToolFinished | None:
         return None
     if verdict.kind == "refuse":
         return result(entry, "denied", wording.denied(verdict.text), False)
+    if entry.hooks == "changed":
+        return result(entry, "error", wording.hook_spoilt(verdict.text), True)
     return result(entry, "rejected", verdict.text, True)
 
 

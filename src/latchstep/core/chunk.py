@@ -30,6 +30,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     retry_in: float
     usage: Usage = Usage()
+    cost: float | None = None
 
 
 class Switched(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,14 +10,16 @@ from typing import Literal
 
 from . import wording
 from .action import Action, CallModel, Check, Note, Wait
-from .calls import held_back, last_word, next_of_calls, not_started, result
+from .budget import STOPPED, Bound, near, over, shown
+from .calls import last_word, next_of_calls, not_started, result
 from .compact import compaction, explained
 from .event import Because, ErrorInfo, Event, MessageAccepted, RunFinished, Status
 from .markup import call_in_text
 from .message import Message, ToolCall, user
-from .parts import RunState
+from .parts import Queued, RunState
 from .rules import Answer, Rules
 from .state import State
+from .waiting import due, due_at_end
 
 
 def decide(state: State, rules: Rules) -> Action:
@@ -34,7 +36,7 @@ def decide(state: State, rules: Rules) -> Action:
     if state.stop in ("filtered", "refused") and state.request is None and (state.turn or state.answered):
         text = state.transcript[-1].text if state.answered else ""
         return _fail(state, state.stop.upper(), text or f"the model's answer was {state.stop}")
-    wanted = state.fill.focus is not None and _over(state, run, rules) is None
+    wanted = state.fill.focus is not None and over(state, run, rules.limits) is None
     if wanted and (action := compaction(state, rules)) is not None:
         return action
     if (said := last_word(state, rules)) is not None:
@@ -73,40 +75,38 @@ def _results(state: State, run: RunState, rules: Rules) -> Action:
     repeats = state.repeats() if state.turn else 0
     if repeats >= limits.max_repeats + 2 and state.told:
         return _finish(state, "stalled", ErrorInfo("STALLED", f"the same calls gave the same results {repeats} times"))
-    if (over := _over(state, run, rules)) is not None:
-        return _over_budget(state, over)
+    if (bound := over(state, run, limits)) is not None:
+        return _over_budget(state, bound)
     if repeats >= limits.max_repeats and not state.told:
         return _say(state, "notice", wording.repeated(repeats))
-    because: Because = "results" if state.turn else "prompt"
+    if (bound := near(run, limits)) is not None:
+        name, value, limit = bound
+        return _say(state, "notice", wording.nearly_over(name, shown(value), shown(limit)), name)
+    queued = due(state, limits)
+    because: Because = "results" if state.turn else "prompt" if queued or not state.place else "retry"
     if state.turn and state.stop == "length":
         because = "truncated"
-    if not state.queue:
-        return _call_model(state, rules, because, ())
-    opening = not state.turn and state.request is None
-    queued = [item for item in state.queue if opening or item.source != "follow_up"]
-    if because != "truncated" and any(item.source == "steer" for item in queued):
+    elif any(item.source == "steer" for item in queued):
         because = "steer"
-    return _call_model(state, rules, because, tuple(item.message_id for item in queued))
+    return _call_model(state, rules, because, queued)
 
 
 def _answered(state: State, run: RunState, rules: Rules, said: Message | ToolCall) -> Action:
     """The model stopped: is its answer whole, is nothing waiting, and is the work done and checked?"""
-    over = _over(state, run, rules)
-    if isinstance(said, Message) and (action := _text(state, run, rules, said, over)) is not None:
+    bound = over(state, run, rules.limits)
+    if isinstance(said, Message) and (action := _text(state, run, rules, said, bound)) is not None:
         return action
-    if state.queue:
-        if over is not None:
-            return _over_budget(state, over)
-        urgent = [item for item in state.queue if item.source != "follow_up"]
-        source = urgent[0].source if urgent else "follow_up"
-        because: Because = "prompt" if source == "start" else source
-        return _call_model(state, rules, because, tuple(item.message_id for item in urgent) or _all_queued(state))
+    if queued := due_at_end(state, rules.limits):
+        if bound is not None:
+            return _over_budget(state, bound)
+        source = queued[0].source
+        return _call_model(state, rules, "prompt" if source == "start" else source, queued)
     given = rules.output(said) if rules.output is not None else None
     if given is not None and given.problem:
         if run.corrections >= rules.limits.max_corrections:
             return _finish(state, "failed", ErrorInfo("OUTPUT_INVALID", given.problem), given)
-        if over is not None:
-            return _over_budget(state, over)
+        if bound is not None:
+            return _over_budget(state, bound)
         return _say(state, "correction", wording.not_the_output(given.problem, given.wanted))
     if rules.checks and state.armed:
         if len(state.checks) < len(rules.checks):
@@ -120,69 +120,48 @@ def _answered(state: State, run: RunState, rules: Rules, said: Message | ToolCal
     return _finish(state, "completed", None, given)
 
 
-def _text(state: State, run: RunState, rules: Rules, said: Message, over: _Over | None) -> Action | None:
+def _text(state: State, run: RunState, rules: Rules, said: Message, bound: Bound | None) -> Action | None:
     """A text that is no last word: it contradicts itself, was cut or paused, or was meant to be a call."""
     if rules.strict_protocol and state.stop == "tool_calls":
         return _fail(state, "MODEL_PROTOCOL_ERROR", "the stop reason announces calls, but the answer has none")
     if state.stop == "length" and run.continuations > rules.limits.max_continuations:
         return _fail(state, "TRUNCATED", "the answer was cut by the output limit")
     if state.stop in ("length", "paused"):
-        if over is not None:
-            return _over_budget(state, over)
-        if state.stop == "length" and not state.queue:
+        if bound is not None:
+            return _over_budget(state, bound)
+        queued = due(state, rules.limits)
+        if state.stop == "length" and not queued:
             return _say(state, "notice", wording.went_on())
-        because: Because = "paused" if state.stop == "paused" else "truncated"
-        return _call_model(state, rules, because, _all_queued(state))
-    if over is None and not run.corrected and (name := call_in_text(said, rules.known)):
+        return _call_model(state, rules, "paused" if state.stop == "paused" else "truncated", queued)
+    if bound is None and not run.corrected and (name := call_in_text(said, rules.known)):
         return _say(state, "notice", wording.called_in_text(name))
     return None
 
 
-def _call_model(state: State, rules: Rules, because: Because, carries: tuple[str, ...]) -> Action:
+def _call_model(state: State, rules: Rules, because: Because, queued: list[Queued]) -> Action:
+    request, carries = state.request, tuple(item.message_id for item in queued)
     if (compact := compaction(state, rules, carries)) is not None:
         return compact
-    request = state.request
     if request is not None:  # lost with its process, too large, or the answer was empty: the same request again
         again: Because = "compacted" if state.fill.unjudged else "retry"
         return CallModel(request.request_id, request.attempt + 1, again, carries)
     return CallModel(f"request-{state.requests + 1:03d}", 1, because, carries)
 
 
-def _all_queued(state: State) -> tuple[str, ...]:
-    return tuple(item.message_id for item in state.queue)
-
-
-def _say(state: State, source: Literal["notice", "check", "correction"], text: str) -> Note:
+def _say(state: State, source: Literal["notice", "check", "correction"], text: str, about: str = "") -> Note:
     """A message of the harness itself. Its id follows from what is recorded, so a replay gives the same."""
-    message_id = f"{source}-{state.place:03d}"
-    return Note((MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)),))
+    message_id = f"{source}-{state.place:03d}{'-' + about if about else ''}"
+    return Note((MessageAccepted(message_id=message_id, source=source, message=user(text, message_id), about=about),))
 
 
 # -- endings -------------------------------------------------------------------------------------------
 
 
-_Over = tuple[str, float, float]
-
-
-def _over(state: State, run: RunState, rules: Rules) -> _Over | None:
-    """The first bound that forbids another request: name, value, limit."""
-    limits = rules.limits
-    if run.steps >= limits.max_steps:
-        return "max_steps", run.steps, limits.max_steps
-    if limits.max_tokens is not None and run.usage.total >= limits.max_tokens:
-        return "max_tokens", run.usage.total, limits.max_tokens
-    if limits.max_cost is not None and (run.cost or 0.0) >= limits.max_cost:
-        return "max_cost", run.cost or 0.0, limits.max_cost
-    if limits.max_seconds is not None and run.elapsed >= limits.max_seconds:
-        return "max_seconds", run.elapsed, limits.max_seconds
-    if limits.max_tool_calls is not None and run.tool_calls >= limits.max_tool_calls and held_back(state):
-        return "max_tool_calls", run.tool_calls, limits.max_tool_calls
-    return None
-
-
-def _over_budget(state: State, over: _Over) -> Note:
-    name, value, limit = over
-    error = ErrorInfo(name.upper(), f"{name} is {limit:g}, reached with {value:g}")
+def _over_budget(state: State, bound: Bound) -> Note:
+    name, value, limit = bound
+    if name == STOPPED:
+        return _finish(state, "cancelled")
+    error = ErrorInfo(name.upper(), f"{name} is {shown(limit)}, reached with {shown(value)}")
     return _finish(state, "max_steps" if name == "max_steps" else "budget", error)
 
 
@@ -203,7 +182,7 @@ def _finish(state: State, status: Status, error: ErrorInfo | None = None, given:
                 output=given.value if given is not None and status == "completed" else None,
                 steps=run.steps,
                 usage=run.usage,
-                cost=run.cost if run.cost_known else None,
+                cost=run.dollars,
                 error=error,
             ),
         )

@@ -109,8 +109,18 @@ class RunStarted(Event, frozen=True, tag="run.started"):
 
 
 class MessageAccepted(Event, frozen=True, tag="message.accepted"):
+    """`about` names the bound that a notice of the harness warns of."""
+
     message_id: str
     source: Source
+    message: Message
+    about: str = ""
+
+
+class MessageEdited(Event, frozen=True, tag="message.edited"):
+    """A waiting message says something else now, and keeps its id and its place."""
+
+    message_id: str
     message: Message
 
 
@@ -151,6 +161,7 @@ class ModelFailed(Event, frozen=True, tag="model.failed"):
     next: Literal["retry", "give_up", "ask_again", "compact", "go_on"]
     retry_in: float = 0.0
     usage: Usage = Usage()
+    cost: float | None = None
     stop_reason: StopReason | None = None
     raw_stop_reason: str = ""
 
@@ -201,6 +212,19 @@ class ContextCompacted(Event, frozen=True, tag="context.compacted"):
     after: int = 0
     usage: Usage = Usage()
     cost: float | None = None
+
+
+class CallChanged(Event, frozen=True, tag="call.changed"):
+    """A hook's new arguments: what is judged, asked about and run from here on. The assistant's message stays."""
+
+    call_id: str
+    arguments: dict[str, Any]
+
+
+class CallKept(Event, frozen=True, tag="call.kept"):
+    """The hooks before this call have looked at it, and left it as it was."""
+
+    call_id: str
 
 
 class ApprovalRequested(Event, frozen=True, tag="approval.requested"):
@@ -258,8 +282,11 @@ class ToolFinished(Event, frozen=True, tag="tool.finished"):
 
 
 class CancelRequested(Event, frozen=True, tag="cancel.requested"):
+    """`after_turn`: the answer and the calls under way are finished first; no further request opens."""
+
     by: str = ""
     reason: str = ""
+    after_turn: bool = False
 
 
 class ClockPassed(Event, frozen=True, tag="clock.passed"):
@@ -304,31 +331,12 @@ class Unknown(Event, frozen=True, tag="unknown"):
 
 
 AnyEvent = (
-    SessionCreated
-    | SessionOpened
-    | SessionSnapshot
-    | RunStarted
-    | MessageAccepted
-    | MessageWithdrawn
-    | ModelRequested
-    | ModelDelta
-    | ModelFailed
-    | ModelSwitched
-    | MessageCompleted
-    | CompactRequested
-    | ContextCompacted
-    | ApprovalRequested
-    | ApprovalAnswered
-    | ApprovalAbandoned
-    | ToolStarted
-    | ToolOutput
-    | ToolFinished
-    | CancelRequested
-    | ClockPassed
-    | CheckStarted
-    | CheckFinished
-    | RunFinished
-)
+    SessionCreated | SessionOpened | SessionSnapshot | RunStarted | MessageAccepted | MessageEdited
+    | MessageWithdrawn | ModelRequested | ModelDelta | ModelFailed | ModelSwitched | MessageCompleted
+    | CompactRequested | ContextCompacted | CallChanged | CallKept | ApprovalRequested | ApprovalAnswered
+    | ApprovalAbandoned | ToolStarted | ToolOutput | ToolFinished | CancelRequested | ClockPassed | CheckStarted
+    | CheckFinished | RunFinished
+)  # fmt: skip
 
 TRANSIENT = (ModelDelta, ToolOutput)
 

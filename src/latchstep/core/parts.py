@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
 
 from . import event as ev
-from .message import Message, ToolCall, ToolResult, Usage, estimate
+from .message import Image, Message, Text, ToolCall, ToolResult, Usage, estimate
 
 CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "finished"]
 
 
 class OpenCall(msgspec.Struct, omit_defaults=True):
-    """A call of the turn under way. `stale`: a question about it was open when the process died."""
+    """A call of the turn under way. `stale`: a question about it was open when the process died. `hooks`: what those
+    before it did, once they have looked; `call` has the arguments they made."""
 
     call: ToolCall
     status: CallStatus = "new"
     stale: bool = False
+    hooks: Literal["", "kept", "changed"] = ""
     found: Any = None
     question: str = ""
     reason: str = ""
@@ -108,7 +111,8 @@ class Fill(msgspec.Struct, omit_defaults=True):
 
 class RunState(msgspec.Struct, omit_defaults=True):
     """Counters and outcome of the run under way, or of the last one. `started` is how it began, `model` what the
-    session changed to since, if it did."""
+    session changed to since, if it did. `cost` is the exact sum of what was recorded. `warned` names the bounds the
+    model was told of before they were reached. `stopping`: no further request opens."""
 
     run_id: str
     started: ev.RunStarted
@@ -117,7 +121,8 @@ class RunState(msgspec.Struct, omit_defaults=True):
     steps: int = 0
     tool_calls: int = 0
     usage: Usage = Usage()
-    cost: float | None = None
+    results: int = 0
+    cost: Decimal | None = None
     cost_known: bool = True
     elapsed: float = 0.0
     truncations: int = 0
@@ -127,8 +132,43 @@ class RunState(msgspec.Struct, omit_defaults=True):
     corrections: int = 0
     wrote: bool = False
     corrected: bool = False
+    warned: tuple[str, ...] = ()
+    stopping: bool = False
     cancelled: bool = False
     cancel_reason: str = ""
     clock: ev.ClockPassed | None = None
     error: ev.ErrorInfo | None = None
     output_tokens: int = 0
+
+    @property
+    def dollars(self) -> float | None:
+        """What the run cost so far, None while any of it is unknown."""
+        return float(self.cost) if self.cost is not None and self.cost_known else None
+
+    @property
+    def ending(self) -> bool:
+        """Under way, but whatever is said to it now, it opens no further request."""
+        return self.active and bool(self.cancelled or self.stopping or self.clock or self.error)
+
+
+def files_in(details: Any) -> list[dict[str, Any]]:
+    """The files that a result's details are about: itself, or each of its `files`. Details may be anything."""
+    if not isinstance(details, dict):
+        return []
+    files = details.get("files")
+    return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
+
+
+def size_of_content(content: str | tuple[Text | Image, ...]) -> int:
+    """Characters of a result, those of its pictures in base64 too."""
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.data if isinstance(part, Image) else part.text) for part in content)
+
+
+def remember(known: dict[Any, Any], key: Any, value: Any, most: int = 2_000) -> None:
+    """Keep it as the latest of at most so many; the oldest is forgotten."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > most:
+        del known[next(iter(known))]

@@ -18,9 +18,12 @@ from .message import Message, ToolCall
 OnDoubt = Literal["report", "ask", "fail"]
 OnStaleApproval = Literal["ask", "abandon"]
 Questions = Literal["together", "in_turn"]
+Delivery = Literal["all", "one"]
 
-_MAY_BE_NONE = frozenset({"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_output", "max_context"})
-_FRACTIONS = frozenset({"max_cost", "max_seconds", "tool_timeout", "stream_timeout", "grace", "compact_at"})
+_MAY_BE_NONE = frozenset(
+    {"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_results", "max_output", "max_context", "warn_at"}
+)
+_FRACTIONS = frozenset({"max_cost", "max_seconds", "warn_at", "tool_timeout", "stream_timeout", "grace", "compact_at"})
 _FROM_ZERO = frozenset(
     {"max_ahead", "max_continuations", "max_empty", "max_check_rounds", "max_truncations", "max_corrections"}
 )
@@ -31,6 +34,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     max_steps: model turns. max_tokens: input and output together, as the provider counts them.
     max_cost: US dollars. max_seconds: wall time. max_tool_calls: calls started.
+    max_results: characters of all results together, as they reach the model.
+    warn_at: the share of these bounds at which the model is told once, before it is stopped; None never tells it.
+    steering, follow_ups: how many waiting messages of the kind one request delivers, `all` or `one`.
     max_repeats: identical turns (calls and results) before the model is told; two more end the run.
     max_truncations: answers with calls cut by the token limit. max_continuations: how often a text cut by
     the token limit is asked to go on. max_empty: how often in a row an empty answer is asked again.
@@ -41,6 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
     max_ahead: pieces of an answer that may be under way to the caller's iterator; 0: it is waited for.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
+    max_waiting: accepted messages that may wait to be delivered.
     max_context: tokens that the model takes, None for what is known of it. compact_at: share of them at which what was
     said is summarised. keep_recent: tokens of the latest messages that then stay as they are, a quarter of
     `max_context` at most.
@@ -51,6 +58,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_cost: float | None = None
     max_seconds: float | None = None
     max_tool_calls: int | None = None
+    max_results: int | None = None
+    warn_at: float | None = 0.8
+    steering: Delivery = "all"
+    follow_ups: Delivery = "all"
     max_repeats: int = 3
     max_truncations: int = 3
     max_continuations: int = 0
@@ -65,6 +76,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_ahead: int = 32
     max_result: int = 100_000
     max_prompt: int = 4_000_000
+    max_waiting: int = 10_000
     max_context: int | None = None
     compact_at: float = 0.8
     keep_recent: int = 20_000
@@ -72,6 +84,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
+            if name in ("steering", "follow_ups"):
+                if value not in ("all", "one"):
+                    raise DefinitionError(f"Limits.{name} must be 'all' or 'one', not {value!r}")
+                continue
             whole = name not in _FRACTIONS
             least = 0 if name in _FROM_ZERO else 1 if whole else 0.0
             if value is None and name in _MAY_BE_NONE:
@@ -85,12 +101,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What the loop must know of a tool. The careful answers are the defaults."""
+    """What the loop must know of a tool. The careful answers are the defaults. `hooked`: hooks look before a call."""
 
     effect: Effect = "write"
     replay: Replay = "never"
     settles: bool = False
     alone: bool = False
+    hooked: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ clock or decides anything; what must happen next is `decide`'s answer.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
 
@@ -13,13 +14,10 @@ import msgspec
 
 from . import event as ev
 from .message import Message, StopReason, ToolResult, Usage, estimate, tool_message
-from .parts import Fill, OpenCall, OpenRequest, Queued, RunState
+from .parts import Fill, OpenCall, OpenRequest, Queued, RunState, files_in, remember, size_of_content
 
 MAX_PERIOD = 4
 """Longest pattern of turns in which a repetition is noticed."""
-
-MAX_SEEN = 2_000
-"""Files of which it is known what the model last saw; the one seen longest ago goes first."""
 
 PEOPLE = ("prompt", "steer", "follow_up")
 """Sources of what a person said."""
@@ -80,20 +78,26 @@ class State(msgspec.Struct, omit_defaults=True):
                 self._tool_finished(event)
             case ev.ModelFailed():
                 self._model_failed(event)
-            case ev.ContextCompacted():
+            case ev.ContextCompacted() | ev.CompactRequested():
                 self._compacted(event)
-            case ev.CompactRequested():
-                self.fill.focus = event.focus
             case ev.ModelSwitched():
-                self.fill.window = 0
-                if self.run is not None and not event.request_id:
-                    self.run.model = event.new
+                self._switched(event)
+            case ev.CallChanged():
+                entry = self.open_call(event.call_id)
+                entry.call, entry.hooks = msgspec.structs.replace(entry.call, arguments=event.arguments), "changed"
+            case ev.CallKept():
+                self.open_call(event.call_id).hooks = "kept"
             case ev.ApprovalRequested():
                 self._asked(event)
             case ev.ApprovalAnswered():
                 self._answered(event)
             case ev.ApprovalAbandoned():
                 self._abandoned(event)
+            case ev.MessageEdited():
+                self.queue = [
+                    Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
+                    for item in self.queue
+                ]
             case ev.MessageWithdrawn():
                 self.queue = [queued for queued in self.queue if queued.message_id != event.message_id]
             case ev.CancelRequested():
@@ -102,7 +106,7 @@ class State(msgspec.Struct, omit_defaults=True):
                 if self.run is not None:
                     self.run.clock = event
             case ev.CheckFinished():
-                self._checked(event)
+                self.checks.append(event)
             case ev.RunStarted():
                 self._run_started(event)
             case ev.RunFinished():
@@ -129,26 +133,27 @@ class State(msgspec.Struct, omit_defaults=True):
             self.checks = []
         elif event.source == "correction" and self.run is not None:
             self.run.corrections += 1
+        elif event.about and self.run is not None:
+            self.run.warned += (event.about,)
         elif event.source == "notice":
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":
                 self.run.corrected = True
 
-    def _say(self, message: Message) -> None:
-        self.transcript.append(message)
-        self.fill.tokens += estimate(message)
+    def _say(self, *messages: Message) -> None:
+        self.transcript.extend(messages)
+        self.fill.tokens += sum(map(estimate, messages))
 
     def _requested(self, event: ev.ModelRequested) -> None:
         if event.because == "compact" or self.fill.is_summary(event.request_id):
             self.fill.asked(event)
             return
-        for message in self.outgoing(event.carries):
-            self._say(message)
+        self._say(*self.outgoing(event.carries))
         self.turn, self.joined, self.answered = [], 0, None
-        if event.carries:
-            if any(item.source in PEOPLE for item in self.queue if item.message_id in event.carries):
+        if carried := set(event.carries):
+            if any(item.source in PEOPLE for item in self.queue if item.message_id in carried):
                 self._forget_repetition()  # asked anew, doing the same again is no loop
-            self.queue = [queued for queued in self.queue if queued.message_id not in event.carries]
+            self.queue = [queued for queued in self.queue if queued.message_id not in carried]
         if self.request is None or self.request.request_id != event.request_id:
             self.requests += 1
         self.request = OpenRequest(event.request_id, event.attempt)
@@ -156,7 +161,16 @@ class State(msgspec.Struct, omit_defaults=True):
     def outgoing(self, carries: tuple[str, ...]) -> list[Message]:
         """What a request carrying these queued messages adds to the transcript: open results, then them."""
         results = [tool_message(entry.result) for entry in self.turn[self.joined :] if entry.result is not None]
-        return results + [queued.message for queued in self.queue if queued.message_id in carries]
+        carried = set(carries)
+        return results + [queued.message for queued in self.queue if queued.message_id in carried]
+
+    @property
+    def answerable(self) -> bool:
+        """There is something for the model to answer, though nothing new is said: its own words were not the last."""
+        last = self.transcript[-1] if self.transcript else None
+        if self.queue or last is None or (self.finished is not None and self.finished.status == "completed"):
+            return bool(self.queue)
+        return last.role != "assistant" or bool(last.calls) or self.stop == "paused"
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         message = event.message
@@ -184,7 +198,15 @@ class State(msgspec.Struct, omit_defaults=True):
             else:
                 run.continuations += 1
 
-    def _compacted(self, event: ev.ContextCompacted) -> None:
+    def _switched(self, event: ev.ModelSwitched) -> None:
+        self.fill.window = 0
+        if self.run is not None and not event.request_id:
+            self.run.model = event.new
+
+    def _compacted(self, event: ev.ContextCompacted | ev.CompactRequested) -> None:
+        if isinstance(event, ev.CompactRequested):
+            self.fill.focus = event.focus
+            return
         self.place += 1
         self.transcript = [event.message, *self.transcript[event.replaced :]]
         self.ids = self._ids()
@@ -193,15 +215,14 @@ class State(msgspec.Struct, omit_defaults=True):
             self._spend(self.run, event.usage, event.cost)
 
     def _ids(self) -> set[str]:
-        said = {call.id for message in self.transcript for call in message.calls}
-        return said.union(entry.call.id for entry in self.turn)
+        return {call.id for message in self.transcript for call in message.calls}
 
     def _model_failed(self, event: ev.ModelFailed) -> None:
         self.place += 1
         self.fill.failed(event)
         if (run := self.run) is None:
             return
-        self._spend(run, event.usage, None if event.usage.total else 0.0)
+        self._spend(run, event.usage, 0.0 if event.cost is None and not event.usage.total else event.cost)
         if event.next == "ask_again":
             run.empties += 1
         if event.next == "give_up":
@@ -212,7 +233,7 @@ class State(msgspec.Struct, omit_defaults=True):
         if cost is None:
             run.cost_known = False
         elif cost:
-            run.cost = (run.cost or 0.0) + cost
+            run.cost = (run.cost or 0) + Decimal(repr(cost))
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -257,16 +278,15 @@ class State(msgspec.Struct, omit_defaults=True):
         entry.status = "finished"
         self.pending -= 1
         entry.result = ToolResult(event.call_id, event.name, event.content, event.outcome, event.is_error)
+        if self.run is not None:
+            self.run.results += size_of_content(event.content)
         if event.fatal and self.run is not None:
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
             self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
         for file in files_in(event.details):
             path, digest = file.get("path"), file.get("sha256")
             if isinstance(path, str) and isinstance(digest, str):
-                self.seen.pop(path, None)
-                self.seen[path] = digest
-                if len(self.seen) > MAX_SEEN:
-                    del self.seen[next(iter(self.seen))]
+                remember(self.seen, path, digest)
         self._join()
         if not self.pending:
             self._note_repetition()
@@ -302,17 +322,17 @@ class State(msgspec.Struct, omit_defaults=True):
 
     # -- checks, runs, sessions ------------------------------------------------------------------------
 
-    def _checked(self, event: ev.CheckFinished) -> None:
-        self.checks.append(event)
-
     def _cancelled(self, event: ev.CancelRequested) -> None:
         self.fill.give_up()
         if self.run is not None and self.run.active:
-            self.run.cancelled, self.run.cancel_reason = True, event.reason or event.by
+            self.run.cancel_reason = event.reason or event.by
+            if event.after_turn:
+                self.run.stopping = True
+            else:
+                self.run.cancelled = True
 
     def _run_started(self, event: ev.RunStarted) -> None:
-        for message in self.outgoing(()):
-            self._say(message)
+        self._say(*self.outgoing(()))
         self.fill.full, self.fill.rescued = False, 0
         self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
         self.run = RunState(event.run_id, event)
@@ -356,9 +376,8 @@ class State(msgspec.Struct, omit_defaults=True):
         """Who the session is stands in its header: a copy has another name and the same snapshots. One that is not
         whole says nothing of what was said, which was folded before it."""
         saved = _STATES.decode(event.state)
-        kept = {"ids", "session_id", "workspace"} if self.session_id else {"ids"}
-        if not event.whole:
-            kept.add("transcript")
+        mine = ["session_id", "workspace"] if self.session_id else []
+        kept = ["ids", *mine, *([] if event.whole else ["transcript"])]
         for name in self.__struct_fields__:
             if name not in kept:
                 setattr(self, name, getattr(saved, name))
@@ -369,14 +388,6 @@ class State(msgspec.Struct, omit_defaults=True):
 _SORTED = msgspec.json.Encoder(order="sorted")
 _PLAIN = msgspec.json.Encoder()
 _STATES = msgspec.json.Decoder(State)
-
-
-def files_in(details: Any) -> list[dict[str, Any]]:
-    """The files that a result's details are about: itself, or each of its `files`. Details may be anything."""
-    if not isinstance(details, dict):
-        return []
-    files = details.get("files")
-    return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
 
 
 def fold(events: Any) -> State:

@@ -5,6 +5,8 @@ The words claim what the record proves, and name what it does not.
 
 from __future__ import annotations
 
+from latchstep.errors import ToolError
+
 NO_OUTPUT = "(no output)"
 
 
@@ -14,6 +16,8 @@ def of_error(error: BaseException) -> str:
         said = str(error)
     except Exception:
         said = "(it cannot say why)"
+    if isinstance(error, ToolError) and said.strip():
+        return said  # meant for the model as it stands
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
 
@@ -62,6 +66,20 @@ def denied(reason: str, by: str = "") -> str:
     return f"This call was declined{who}{because}. It was not run."
 
 
+def hook_failed(why: str) -> str:
+    """For a hook before a call."""
+    return f"Not run: a hook that looks at this call before it runs failed ({why}). The call had no effect."
+
+
+def hook_spoilt(problem: str) -> str:
+    return f"Not run: a hook changed the arguments of this call to what its tool does not take. {problem}"
+
+
+def withheld(why: str) -> str:
+    """For a hook after a call, which may have been there to take something out of the result."""
+    return f"This call was made and has ended, but the hook that looks at its result failed ({why}); it is withheld."
+
+
 def timed_out(seconds: float, captured: str = "") -> str:
     text = f"Timed out: stopped after {seconds:g} s. What it did before is unknown."
     return f"{text}\nOutput until then:\n{captured}" if captured else text
@@ -78,6 +96,17 @@ def repeated(times: int) -> str:
     return (
         f"Notice from the harness: the last {times} turns made the same calls with the same results. "
         "Repeating them will not change anything. Try something different, or say what blocks you."
+    )
+
+
+_UNITS = {"max_cost": "US dollars", "max_results": "characters of results"}
+
+
+def nearly_over(name: str, used: str, limit: str) -> str:
+    unit = _UNITS.get(name, name.removeprefix("max_").replace("_", " "))
+    return (
+        f"Notice from the harness: {used} of {limit} {unit} are used ({name}). The run ends when all are used. "
+        "Do what matters most first, and leave the work in a state that can be taken up again."
     )
 
 

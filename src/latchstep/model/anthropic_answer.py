@@ -73,6 +73,13 @@ class Decoder:
     def finished(self) -> bool:
         return self.done
 
+    @property
+    def usage(self) -> Usage:
+        count = self._usage.get
+        read, write = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
+        into = count("input_tokens", 0) + read + write
+        return Usage(into, count("output_tokens", 0), read, write, count("thinking_tokens", 0))
+
     def feed(self, event: str, data: str) -> list[Chunk]:
         """Raises ModelError: what the server reported, or `protocol`."""
         data = data.strip()
@@ -103,19 +110,11 @@ class Decoder:
                 stop = "length"
         if stop == "refused" and self._why and not any(isinstance(block, Text) for block in blocks):
             blocks.append(Text(clean(self._why)))
-        read, write = self._usage.get("cache_read_input_tokens", 0), self._usage.get("cache_creation_input_tokens", 0)
-        usage = Usage(
-            self._usage.get("input_tokens", 0) + read + write,
-            self._usage.get("output_tokens", 0),
-            read,
-            write,
-            self._usage.get("thinking_tokens", 0),
-        )
         completed = Completed(
             blocks=tuple(blocks),
             stop_reason=stop,
             raw_stop_reason=clean(self._stop),
-            usage=usage,
+            usage=self.usage,
             response_id=clean(self._id),
             model=clean(self._model),
         )

@@ -12,8 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
-from latchstep.core.chunk import Chunk
-from latchstep.core.message import Message
+from latchstep.core.chunk import Chunk, Failed
+from latchstep.core.message import Message, Usage
+from latchstep.errors import ModelError
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -82,6 +83,12 @@ def with_final_tool(request: Request) -> Request:
     if request.output is None:
         return request
     return replace(request, tools=(*request.tools, final_tool(request.output)), output=None)
+
+
+def discarded(error: ModelError, retry_in: float) -> Failed:
+    """What a wrapper says when it asks again after this error."""
+    spent = error.usage or Usage()
+    return Failed(kind=error.kind, message=error.message, retry_in=retry_in, usage=spent, cost=error.cost)
 
 
 @asynccontextmanager

@@ -57,7 +57,7 @@ class Cassette:
             yield chunk
         answer = self._answer(place)
         while isinstance(answer, ModelFailed) and answer.next == "retry":
-            yield Failed(kind=answer.kind, message=answer.message, retry_in=0.0, usage=answer.usage)
+            yield Failed(kind=answer.kind, message=answer.message, retry_in=0.0, usage=answer.usage, cost=answer.cost)
             place += 1
             for chunk in self._switched(place):
                 yield chunk
@@ -69,10 +69,11 @@ class Cassette:
                     stop_reason=answer.stop_reason,
                     raw_stop_reason=answer.raw_stop_reason,
                     usage=answer.usage,
+                    cost=answer.cost,
                 )
                 return
             kind = _KINDS.get(answer.kind, answer.kind.removeprefix("MODEL_").lower())
-            raise ModelError(kind, answer.message)  # type: ignore[arg-type]
+            raise ModelError(kind, answer.message, usage=answer.usage, cost=answer.cost)  # type: ignore[arg-type]
         if isinstance(answer, ContextCompacted):
             summary = answer.message.blocks[-1]
             yield Completed(

@@ -47,7 +47,7 @@ class Decoder:
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._assembler = Assembler(known)
         self._finish = ""
-        self._usage = Usage()
+        self.usage = Usage()
         self._cost: float | None = None
         self._id = self._model = ""
         self._refused = False
@@ -95,7 +95,7 @@ class Decoder:
         completed = self._assembler.finish(
             stop,
             raw_stop_reason=self._finish,
-            usage=self._usage,
+            usage=self.usage,
             cost=self._cost,
             response_id=self._id,
             model=self._model,
@@ -245,7 +245,7 @@ class Decoder:
             output += reasoning  # xAI counts them beside the completion
         cached = _number(into, "cached_tokens") or _number(usage, "prompt_cache_hit_tokens")
         cached = cached or _number(usage, "cached_tokens")
-        self._usage = Usage(prompt, output, cached, _number(into, "cache_write_tokens"), reasoning)
+        self.usage = Usage(prompt, output, cached, _number(into, "cache_write_tokens"), reasoning)
         cost = usage.get("cost")
         if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COUNT:
             self._cost = float(cost)

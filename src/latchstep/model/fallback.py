@@ -13,7 +13,7 @@ import msgspec
 
 from latchstep.core.chunk import Chunk, Completed, Failed, Switched
 from latchstep.errors import RETRYABLE, DefinitionError, ModelError
-from latchstep.model.base import Model, Request, answering
+from latchstep.model.base import Model, Request, answering, discarded
 
 CURABLE = RETRYABLE | {"quota", "auth", "permission", "not_found"}
 """Kinds that lie with a model, its provider or its account. Not so `bad_request`, `filtered` and `context_overflow`:
@@ -65,7 +65,7 @@ class Fallback:
                 failures.append(f"{name}: {error}")
                 self._go_on(at, error, failures)
                 failed = error
-            yield Failed(kind=failed.kind, message=failed.message, retry_in=0.0)
+            yield discarded(failed, 0.0)
             used, why, tries = name, self._why, tries + 1
             asked = msgspec.structs.replace(request, attempt=request.attempt + tries, place=request.place + tries)
 

@@ -91,6 +91,17 @@ class Decoder:
         self._counts: dict[str, int] = {}
 
     @property
+    def usage(self) -> Usage:
+        count = self._counts.get
+        thoughts = count("thoughtsTokenCount", 0)
+        return Usage(
+            input=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
+            output=count("candidatesTokenCount", 0) + thoughts,
+            cache_read=count("cachedContentTokenCount", 0),
+            reasoning=thoughts,
+        )
+
+    @property
     def finished(self) -> bool:
         """A `finishReason` was seen: the answer is whole, only its usage may be missing."""
         return self._stop is not None
@@ -110,17 +121,10 @@ class Decoder:
             raise ModelError("protocol", f"the server closed the stream {part} (no finishReason)")
         chunks: list[Chunk] = []
         self._close(chunks)
-        count = self._counts.get
-        thoughts = count("thoughtsTokenCount", 0)
         completed = self._assembler.finish(
             self._stop,
             raw_stop_reason=self._finish,
-            usage=Usage(
-                input=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
-                output=count("candidatesTokenCount", 0) + thoughts,
-                cache_read=count("cachedContentTokenCount", 0),
-                reasoning=thoughts,
-            ),
+            usage=self.usage,
             response_id=self._id,
             model=self._model,
         )

@@ -14,6 +14,7 @@ import msgspec
 
 from latchstep.core.chunk import Chunk, Completed
 from latchstep.core.message import Usage
+from latchstep.errors import ModelError
 from latchstep.model.base import Model, Request, answering
 
 
@@ -36,15 +37,20 @@ class Priced:
         return getattr(self.inner, "native_output", False)
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
-        """As the inner model, with cost and window on its `Completed`."""
-        async with answering(self.inner, request) as chunks:
-            async for chunk in chunks:
-                if isinstance(chunk, Completed) and chunk.cost is None and chunk.usage.total:
-                    names = (chunk.model, self._known_as)
-                    cost, window = await asyncio.to_thread(look_up, names, self._url, chunk.usage)
-                    yield msgspec.structs.replace(chunk, cost=cost, window=chunk.window or window)
-                else:
-                    yield chunk
+        """As the inner model, with cost and window on its `Completed`; a cost on the ModelError of what was counted."""
+        try:
+            async with answering(self.inner, request) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Completed) and chunk.cost is None and chunk.usage.total:
+                        names = (chunk.model, self._known_as)
+                        cost, window = await asyncio.to_thread(look_up, names, self._url, chunk.usage)
+                        yield msgspec.structs.replace(chunk, cost=cost, window=chunk.window or window)
+                    else:
+                        yield chunk
+        except ModelError as error:
+            if error.cost is None and error.usage is not None and error.usage.total:
+                error.cost, _ = await asyncio.to_thread(look_up, (self._known_as,), self._url, error.usage)
+            raise
 
 
 def look_up(names: tuple[str, ...], url: str, usage: Usage) -> tuple[float | None, int]:

@@ -79,7 +79,7 @@ class Decoder:
         self._items: dict[int | str, _Item] = {}
         self._labels: dict[str, int | str] = {}  # by item id
         self._kept = Assembler()  # counts what is kept of the stream
-        self._usage = Usage()
+        self.usage = Usage()
         self._cost: float | None = None
         self._id = self._model = ""
         self._shown = False
@@ -241,7 +241,7 @@ class Decoder:
         completed = assembler.finish(
             stop,
             raw_stop_reason=raw[:100],
-            usage=self._usage,
+            usage=self.usage,
             cost=self._cost,
             response_id=self._id,
             model=self._model,
@@ -268,7 +268,7 @@ class Decoder:
         if not isinstance(usage, dict) or not usage:
             return
         into, out = usage.get("input_tokens_details"), usage.get("output_tokens_details")
-        self._usage = Usage(
+        self.usage = Usage(
             _number(usage, "input_tokens"),
             _number(usage, "output_tokens"),
             _number(into, "cached_tokens"),

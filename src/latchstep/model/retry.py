@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from latchstep.core.chunk import Chunk, Completed, Failed
+from latchstep.core.chunk import Chunk, Completed
 from latchstep.errors import ModelError
-from latchstep.model.base import Model, Request, answering
+from latchstep.model.base import Model, Request, answering, discarded
 
 
 class Retrying:
@@ -66,7 +66,7 @@ class Retrying:
                     raise
                 failure = error
             wait = self._wait(attempt, failure)
-            yield Failed(kind=failure.kind, message=failure.message, retry_in=wait)
+            yield discarded(failure, wait)
             await self._sleep(wait)
             asked = msgspec.structs.replace(request, attempt=request.attempt + attempt, place=request.place + attempt)
 

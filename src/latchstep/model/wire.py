@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from latchstep.core.chunk import Chunk, Completed, Delta
-from latchstep.core.message import ToolCall
+from latchstep.core.message import ToolCall, Usage
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Answer, Deadlines, stream_post
 from latchstep.model.base import Request, with_final_tool
@@ -42,6 +42,11 @@ class Decoder(Protocol):
     @property
     def done(self) -> bool:
         """The stream's last word was seen: nothing more will come."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """As far as it was reported."""
         ...
 
     def feed(self, event: str, data: str) -> list[Chunk]:
@@ -135,7 +140,11 @@ class Wire:
                     self.native_output = False
                 decoder, over = self._decoder(names), False
                 while not over:
-                    chunks, over = await _next(events, decoder)
+                    try:
+                        chunks, over = await _next(events, decoder)
+                    except ModelError as failure:
+                        failure.usage = decoder.usage
+                        raise
                     for chunk in chunks:
                         yield _restored(chunk, names) if renamed else chunk
             return

@@ -116,7 +116,8 @@ def build_rules(
     if policy is not None and not callable(policy):
         raise DefinitionError(f"policy is a function, not {type(policy).__name__}")
     traits = {
-        name: Traits(made.effect, made.replay, made.settle is not None, made.alone) for name, made in kit.tools.items()
+        name: Traits(made.effect, made.replay, made.settle is not None, made.alone, bool(made.before))
+        for name, made in kit.tools.items()
     }
     may = policy or allow_declared
 

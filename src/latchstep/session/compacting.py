@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
-from latchstep.core.accept import STOP_REASONS
+from latchstep.core.accept import STOP_REASONS, dollars
 from latchstep.core.action import Compact
 from latchstep.core.chunk import Completed
 from latchstep.core.compact import SYSTEM, compacted, compaction, cut, to_summarise
@@ -28,7 +28,7 @@ from latchstep.core.project import Projection
 from latchstep.errors import LatchstepError, SessionError
 from latchstep.model.base import Request
 
-from .model_call import ask, in_words
+from .model_call import ask, said_of
 
 if TYPE_CHECKING:
     from .session import Session
@@ -69,8 +69,9 @@ async def compact(session: Session, action: Compact) -> None:
     if answer is None:
         return
     if isinstance(answer, BaseException):
-        kind, message = in_words(answer)
-        await session.emit(_failed(session, action, kind, message))
+        said = said_of(answer)
+        failed = _failed(session, action, said["kind"], said["message"])
+        await session.emit(structs.replace(failed, **said))
         return
     event = _summary(session, action, answer, model.name)
     await session.emit(event)
@@ -87,11 +88,15 @@ def _summary(session: Session, action: Compact, answer: Completed, name: str) ->
     if answer.stop_reason not in STOP_REASONS or not isinstance(answer.usage, Usage):
         return _failed(session, action, "MODEL_PROTOCOL_ERROR", f"the answer ended with {answer.stop_reason!r}")
     if text and answer.stop_reason not in ("refused", "filtered"):
-        answer = structs.replace(answer, origin=clean(answer.origin) or name)
+        answer = structs.replace(answer, origin=clean(answer.origin) or name, cost=dollars(answer.cost))
         return compacted(session.state, action, session.rules, text, answer)
     failed = _failed(session, action, "EMPTY_RESPONSE", f"there is no summary in the answer ({answer.stop_reason})")
     return structs.replace(
-        failed, usage=answer.usage, stop_reason=answer.stop_reason, raw_stop_reason=clean(answer.raw_stop_reason)
+        failed,
+        usage=answer.usage,
+        cost=dollars(answer.cost),
+        stop_reason=answer.stop_reason,
+        raw_stop_reason=clean(answer.raw_stop_reason),
     )
 
 

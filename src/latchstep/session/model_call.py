@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+import msgspec
 
 from latchstep.core import wording
-from latchstep.core.accept import accept
+from latchstep.core.accept import accept, dollars
 from latchstep.core.action import CallModel
 from latchstep.core.chunk import Completed, Delta, Failed, Switched
 from latchstep.core.compact import recoverable
 from latchstep.core.event import ModelDelta, ModelFailed, ModelRequested, ModelSwitched
-from latchstep.core.message import Message, clean
+from latchstep.core.message import Message, Usage, clean
 from latchstep.core.state import State
 from latchstep.errors import JournalError, ModelError
 from latchstep.model.base import Model, Request
@@ -63,7 +63,7 @@ async def call_model(session: Session, action: CallModel) -> None:
     if isinstance(answer, BaseException):
         failed = _failure(session, answer)
         if failed.kind == "CONTEXT_FULL" and recoverable(session.state):
-            failed = structs.replace(failed, next="compact")
+            failed = msgspec.structs.replace(failed, next="compact")
         await session.emit(failed)
     elif answer is not None:
         session.kit.forget_calls()
@@ -143,6 +143,7 @@ async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> 
         next="retry",
         retry_in=chunk.retry_in,
         usage=chunk.usage,
+        cost=dollars(chunk.cost),
     )
     again = ModelRequested(request_id=request.request_id, attempt=attempt + 1, because="retry")
     await session.emit(failed)
@@ -162,16 +163,23 @@ def chosen(state: State, name: str) -> list[ModelSwitched]:
 
 
 def _failure(session: Session, error: BaseException) -> ModelFailed:
-    return _give_up(session, *in_words(error))
+    said = said_of(error)
+    return msgspec.structs.replace(_give_up(session, said["kind"], said["message"]), **said)
 
 
-def in_words(error: BaseException) -> tuple[str, str]:
-    """(the kind, the message) of a model's failure. A journal's is raised again."""
+def said_of(error: BaseException) -> dict[str, Any]:
+    """What is recorded of a model's failure. A journal's is raised again."""
     if isinstance(error, JournalError):
         raise error
     if isinstance(error, ModelError):
-        return RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}"), clean(error.message)
-    return "MODEL_ERROR", clean(wording.of_error(error))
+        kind = RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}")
+        return {
+            "kind": kind,
+            "message": clean(error.message),
+            "usage": error.usage or Usage(),
+            "cost": dollars(error.cost),
+        }
+    return {"kind": "MODEL_ERROR", "message": clean(wording.of_error(error))}
 
 
 def _give_up(session: Session, kind: str, message: str) -> ModelFailed:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from latchstep.core import wording
-from latchstep.core.action import Action, Ask, CallModel, Check, Compact, Note, RunTools, Settle
+from latchstep.core.action import Action, Ask, CallModel, Check, Compact, Consult, Note, RunTools, Settle
 from latchstep.core.calls import in_doubt, result
 from latchstep.core.event import ApprovalRequested, CheckFinished, CheckStarted, Question, RunFinished
 from latchstep.core.message import clean
+from latchstep.tool.threads import invoke
 
 from .compacting import compact
+from .hooks import consult
 from .model_call import call_model
-from .tools import bounded, call_context, fingerprint, invoke, prepare, run_tools
+from .tools import bounded, call_context, fingerprint, prepare, run_tools
 
 if TYPE_CHECKING:
     from .session import Session
@@ -35,6 +37,8 @@ async def perform(session: Session, action: Action) -> None:
             await session.finish(ending)
         case Note():
             await session.emit(*action.events)
+        case Consult():
+            await consult(session, action)
         case Ask():
             await ask(session, action)
         case Settle():

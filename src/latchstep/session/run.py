@@ -16,7 +16,6 @@ from latchstep.core import wording
 from latchstep.core.message import Message, Usage, clean
 from latchstep.core.parts import OpenCall
 from latchstep.errors import (
-    DefinitionError,
     FatalToolError,
     JournalError,
     JournalPoisoned,
@@ -153,6 +152,13 @@ class Run:
             await self.begun.wait()
         return await self.session.send(text, source)
 
+    async def stop_after_turn(self, reason: str = "") -> None:
+        """Let the answer and the calls under way finish, and open no further request. The result says `cancelled`,
+        unless the answer was the model's last word and nothing waits."""
+        if self.under_way:
+            await self.begun.wait()
+        await self.session.stop_after_turn(reason)
+
     async def answer(
         self, call_id: str, decision: ev.Decision, *, by: str = "", rule: str = "", note: str = ""
     ) -> None:
@@ -250,6 +256,7 @@ class Run:
             status="failed",
             steps=run.steps if run else 0,
             usage=run.usage if run else Usage(),
+            cost=run.dollars if run else None,
             error=ev.ErrorInfo(kind, clean(message)),
         )
 
@@ -279,16 +286,6 @@ class Run:
             session_id=self.session.id,
             run_id=ended.run_id,
         )
-
-
-def readable(text: str, most: int) -> None:
-    """Refuse a message that cannot be one. Raises DefinitionError, SessionError."""
-    if not isinstance(text, str):
-        raise DefinitionError(f"a message is a string, not {type(text).__name__}")
-    if not text.strip():
-        raise SessionError("a blank message says nothing; it was not accepted")
-    if len(text) > most:
-        raise SessionError(f"the message has {len(text)} characters; max_prompt is {most}")
 
 
 def _question(entry: OpenCall) -> ev.Question:

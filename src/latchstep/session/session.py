@@ -19,7 +19,7 @@ from latchstep.core import event as ev
 from latchstep.core.accept import storable_message
 from latchstep.core.action import Wait
 from latchstep.core.decide import decide
-from latchstep.core.message import Message, clean, user
+from latchstep.core.message import Message, clean
 from latchstep.core.parts import OpenCall
 from latchstep.core.project import Projection
 from latchstep.core.rules import Rules
@@ -36,7 +36,8 @@ from .hub import Hub, Lockstep, Watcher
 from .kit import Kit
 from .model_call import with_model
 from .perform import perform
-from .run import Run, RunResult, readable
+from .run import Run, RunResult
+from .said import change, readable, take
 
 
 class Session:
@@ -100,10 +101,13 @@ class Session:
     def stream(self, prompt: str | None = None, *, start: Sequence[Message] = (), first_request: int = 1) -> Run:
         """A run for this prompt, begun when it is entered (`async with`) or awaited (`result()`).
 
-        Without a prompt the last turn is asked again (a retry). On an unfinished session the old run goes
-        on, and the prompt joins it. `start` are messages said before, recorded as they are.
+        Without a prompt the last turn is asked again (a retry, with a budget of its own); raises SessionError if
+        there is nothing to answer. On an unfinished session the old run goes on, and the prompt joins it. `start` are
+        messages said before, recorded as they are.
         """
         self._refuse_second(None)
+        if prompt is None and not (start or self.unfinished or self.state.answerable or not self.state.transcript):
+            raise SessionError("there is nothing to answer: the model had the last word; say something")
         if prompt is not None:
             readable(prompt, self.limits.max_prompt)
         said = tuple(storable_message(message, number) for number, message in enumerate(start, 1))
@@ -147,20 +151,23 @@ class Session:
 
     async def send(self, text: str, source: ev.Source = "steer") -> str:
         """Accept a message for the run under way, or for the next one. Returns its id once it is on disk."""
-        readable(text, self.limits.max_prompt)
         message_id = f"{source}-{self._new_id()}"
-        await self.barrier.quiet()
-        self.record(ev.MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
-        await self.sync()
+        await take(self, text, source, message_id)
         return message_id
+
+    async def edit(self, message_id: str, text: str) -> None:
+        """Change what a message that no request has carried yet says; it keeps its place. Raises SessionError."""
+        await change(self, message_id, text)
 
     async def withdraw(self, message_id: str) -> None:
         """Take back a message that no request has carried yet. Raises SessionError."""
+        await change(self, message_id, None)
+
+    async def stop_after_turn(self, reason: str = "", by: str = "caller") -> None:
+        """End the run under way when its turn is complete: see `Run.stop_after_turn`. Without one it does nothing."""
         await self.barrier.quiet()
-        if all(queued.message_id != message_id for queued in self.state.queue):
-            raise SessionError(f"{message_id} is not waiting: it was delivered, withdrawn, or never accepted")
-        self.record(ev.MessageWithdrawn(message_id=message_id))
-        await self.sync()
+        if self.unfinished:
+            self.record(ev.CancelRequested(by=by, reason=clean(reason), after_turn=True))
 
     async def compact(self, focus: str = "") -> ev.ContextCompacted | None:
         """Have what was said so far summarised. A run takes it at the next boundary, and this returns None once it is
@@ -296,8 +303,8 @@ class Session:
         """Record the run's beginning, on disk before anything is done for it."""
         self.crew.rest()
         run = self.state.run
-        if prompt is not None and run is not None and run.active and (run.cancelled or run.clock or run.error):
-            await self.pump()  # it lacks nothing but its ending, and could not answer the prompt
+        if prompt is not None and run is not None and run.ending:
+            await self.pump()  # it could not answer the prompt
             self.hub.go_on()
         self._since = self._monotonic()
         self._base = self.state.run.elapsed if self.unfinished and self.state.run is not None else 0.0

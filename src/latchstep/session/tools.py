@@ -22,9 +22,9 @@ from latchstep.core.message import Image, Outcome, Text, clean, clean_json
 from latchstep.core.parts import OpenCall
 from latchstep.errors import FatalToolError, ToolError
 from latchstep.tool.base import Context
+from latchstep.tool.threads import invoke
 
 from .crew import Member
-from .threads import in_thread
 
 if TYPE_CHECKING:
     from .session import Session
@@ -182,15 +182,6 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-async def invoke(function: Any, args: tuple[Any, ...], thread: bool, kwargs: dict[str, Any] | None = None) -> Any:
-    """Call a tool's function, async or not; a synchronous one in a thread, unless it asks not to."""
-    kwargs = kwargs or {}
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    value = await in_thread(lambda: function(*args, **kwargs)) if thread else function(*args, **kwargs)
-    return await value if inspect.isawaitable(value) else value
-
-
 def _finished(session: Session, entry: OpenCall, context: Context, ended: Member, duration: float) -> ToolFinished:
     """How the call ended, in the terms of the record."""
     if ended.how == "timed_out":
@@ -225,10 +216,7 @@ def _ended(entry: OpenCall, outcome: Outcome, text: str) -> ToolFinished:
 
 def _raised(session: Session, entry: OpenCall, error: BaseException) -> ToolFinished:
     """A tool's own error: its words for the model, and its siblings unaffected."""
-    words = wording.of_error(error)
-    if isinstance(error, ToolError):
-        words = words.removeprefix(f"{type(error).__name__}: ")
-    text = bounded(session, clean(words))
+    text = bounded(session, clean(wording.of_error(error)))
     return result(entry, "error", text, True, fatal=isinstance(error, FatalToolError))
 
 
@@ -247,7 +235,7 @@ def bounded(session: Session, text: str) -> str:
         return _masked(session, text)
     first, last = most * 2 // 3, most // 3
     head = _masked(session, text[: first + _SPAN])[:first]
-    tail = _masked(session, text[-last - _SPAN :])[-last:]
+    tail = _masked(session, text[-last - _SPAN :])[-last:] if last else ""
     return f"{head}\n[… {len(text) - first - last} characters left out (max_result is {most}) …]\n{tail}"
 
 

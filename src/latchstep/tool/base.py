@@ -55,6 +55,10 @@ class Context(msgspec.Struct):
     progress: Callable[[str], None] = lambda text: None
 
 
+Before = Callable[[dict[str, Any], Context], Any]
+"""A hook before a call: (its arguments, its context) -> other arguments, a refusal, or None."""
+
+
 class Tool(msgspec.Struct, frozen=True, eq=False):
     """A function a model may call. Made by `@tool`, or directly where a schema comes from elsewhere.
 
@@ -63,6 +67,7 @@ class Tool(msgspec.Struct, frozen=True, eq=False):
     function(**arguments): sync or async; `context` names the parameter that receives the `Context`, if any.
     prepare(arguments, context): no effects; its JSON-like findings go into the question and `tool.started`.
     settle(arguments, found, context): after a crash, did the effect happen? No effects.
+    before: hooks that look at a call before it is asked about or run: see `tool.hooks.before_tool`.
     alone: never runs beside other calls, though it only reads. timeout: seconds, None for the run's default.
     thread: a sync function runs in a daemon thread; False runs it on the event loop.
     """
@@ -77,6 +82,7 @@ class Tool(msgspec.Struct, frozen=True, eq=False):
     context: str = ""
     prepare: Callable[[dict[str, Any], Context], Any] | None = None
     settle: Callable[[dict[str, Any], Any, Context], Settled] | None = None
+    before: tuple[Before, ...] = ()
     alone: bool = False
     timeout: float | None = None
     thread: bool = True

@@ -1,4 +1,4 @@
-"""Synchronous functions in daemon threads that are reused.
+"""Calls functions of a tool, async or not; synchronous ones in daemon threads that are reused.
 
 Never the default executor: the interpreter waits for its threads at exit, and a tool that never returns
 would then never let go of the process.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -17,6 +18,15 @@ Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 _idle: list[SimpleQueue[Job]] = []
 """Queues of threads that wait for work. Appending and popping a list are atomic."""
+
+
+async def invoke(function: Any, args: tuple[Any, ...], thread: bool, kwargs: dict[str, Any] | None = None) -> Any:
+    """Call a tool's function, async or not; a synchronous one in a thread, unless it asks not to."""
+    kwargs = kwargs or {}
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await in_thread(lambda: function(*args, **kwargs)) if thread else function(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:

@@ -1,0 +1,52 @@
+"""What a person says to a session: accepted on disk before it is acknowledged, changed while it still waits.
+
+What no request has carried yet waits in the state's queue; what one has carried is said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from latchstep.core.event import MessageAccepted, MessageEdited, MessageWithdrawn, Source
+from latchstep.core.message import user
+from latchstep.core.state import PEOPLE
+from latchstep.errors import DefinitionError, SessionError
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+def readable(text: str, most: int) -> None:
+    """Refuse a message that cannot be one. Raises DefinitionError, SessionError."""
+    if not isinstance(text, str):
+        raise DefinitionError(f"a message is a string, not {type(text).__name__}")
+    if not text.strip():
+        raise SessionError("a blank message says nothing; it was not accepted")
+    if len(text) > most:
+        raise SessionError(f"the message has {len(text)} characters; max_prompt is {most}")
+
+
+async def take(session: Session, text: str, source: Source, message_id: str) -> None:
+    """Accept a message."""
+    readable(text, session.limits.max_prompt)
+    if source not in PEOPLE:
+        raise DefinitionError(f"source must be one of {', '.join(PEOPLE)}, not {source!r}")
+    await session.barrier.quiet()
+    if (waiting := len(session.state.queue)) >= session.limits.max_waiting:
+        raise SessionError(f"{waiting} messages wait to be delivered; max_waiting is {session.limits.max_waiting}")
+    session.record(MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
+    await session.sync()
+
+
+async def change(session: Session, message_id: str, text: str | None) -> None:
+    """Edit a person's message that still waits, or (without a text) take it back."""
+    if text is not None:
+        readable(text, session.limits.max_prompt)
+    await session.barrier.quiet()
+    if not any(item.message_id == message_id and item.source in PEOPLE for item in session.state.queue):
+        raise SessionError(f"{message_id} is not waiting: it was delivered, withdrawn, or never accepted")
+    if text is None:
+        session.record(MessageWithdrawn(message_id=message_id))
+    else:
+        session.record(MessageEdited(message_id=message_id, message=user(text, message_id)))
+    await session.sync()
