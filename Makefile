@@ -20,7 +20,9 @@ bench: $(VENV)/dev
 	$(BIN)/python -m bench
 
 crash: $(VENV)/dev
-	$(BIN)/python tests/crash/mutants.py
+	CRASH=full $(BIN)/python -m pytest tests/crash
+	$(BIN)/python -m bench.opening 2000
+	$(BIN)/python -m tests.crash.mutants
 
 # Beside another library, in an environment of its own; not part of `bench`.
 bench-peers: .venv-peers/ready

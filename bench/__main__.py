@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import long, loop, process, terminal, wires
+from . import long, loop, opening, process, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -24,6 +24,7 @@ def main() -> None:
         "machine": {"python": platform.python_version(), "system": platform.platform(terse=True)},
         "terminal": terminal.terminal(),
         **asyncio.run(in_process()),
+        "opening": opening.opening(),
         "import": process.imports(),
         "run": process.first_request(),
         "long": long.long(),

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import latchstep
 from latchstep.model.catalog import SERVICES
 from tests.model.strict_chat import call_answer, text_answer
 
@@ -50,6 +51,7 @@ class Home:
         """The environment: no key, no proxy, no model server, nothing of ours. A value of None leaves out."""
         base: dict[str, str | None] = {
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(latchstep.__file__).parents[1]),  # the package that is tested, wherever it lies
             "HOME": str(self.folder / "home"),
             "LATCHSTEP_HOME": str(self.state),
             "LANG": "C.UTF-8",

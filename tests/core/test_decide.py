@@ -153,6 +153,12 @@ def test_a_tool_that_is_no_longer_declared_safe_is_in_doubt() -> None:
     assert noted(decide(state, unsafe)) == ["interrupted"]
 
 
+def test_a_tool_that_became_safe_since_is_in_doubt_all_the_same() -> None:
+    state = lost("touch")
+    safe = Rules(judge=lambda call: RUN, traits=lambda name: Traits("write", "safe"))
+    assert noted(decide(state, safe)) == ["interrupted"]
+
+
 @pytest.mark.parametrize("how", ["cancel", "clock"])
 def test_an_interrupt_closes_every_call_truthfully_then_the_run(how: str) -> None:
     state = lost("touch")

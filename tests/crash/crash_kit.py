@@ -19,6 +19,7 @@ from latchstep.core.event import (
 from latchstep.core.message import user
 from latchstep.journal.file import FileJournal
 from latchstep.journal.reader import JOURNAL
+from latchstep.testing import crash
 from latchstep.testing.disk import SimDisk
 
 HOME = Path("/sim/s1")
@@ -56,11 +57,7 @@ def synced_journal(groups: tuple[int, ...], disk: SimDisk | None = None) -> tupl
 
 
 def create_or_open(disk: SimDisk) -> FileJournal:
-    """The session after a creation that may have got anywhere; an opening only where line 0 had arrived whole."""
-    whole = FILE.parent.name in disk.names(HOME.parent) and FILE.name in disk.names(HOME)
-    if whole and b"\n" in disk.content(FILE):
-        return FileJournal.open(HOME, disk=disk)
-    return FileJournal.create(HOME, HEADER, disk=disk)
+    return crash.create_or_open(disk, HOME, HEADER)
 
 
 def told(events: list[Event]) -> list[bytes]:

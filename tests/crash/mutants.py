@@ -1,24 +1,29 @@
-"""Deliberate faults in the journal, each of which the tests must notice: a test of the tests.
+"""Deliberate faults in the journal and the loop, each of which the tests must notice: a test of the tests.
 
-    python tests/crash/mutants.py [NAME …]
+    python -m tests.crash.mutants [NAME …]
 
-copies the package aside, changes one place, and runs the tests of the journal until one fails. Exits with 1 if any
-fault goes unnoticed. `test_mutants.py` checks that every fault still names a place that exists.
+copies the package aside, changes one place, and runs the tests of the part until one fails. Exits with 1 if any fault
+goes unnoticed, or is noticed by nothing but a time limit. `test_mutants.py` checks that every fault still names a
+place that exists.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from tests.crash.loop_mutants import LOOP
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "latchstep"
 
-MUTANTS: dict[str, tuple[str, str, str]] = {
+_JOURNAL: dict[str, tuple[str, str, str]] = {
     "no fsync at all": ("barrier.py", "            disk.sync(handle)\n", "            pass\n"),
     "no fsync on open": ("file.py", "            disk.sync(handle)  #", "            pass  #"),
     "no directory fsync": ("disk.py", "    disk.sync_directory(path.parent)\n", "    pass\n"),
@@ -58,6 +63,17 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "file.py",
         "            self._disk.truncate(self._handle, self._size)\n",
         "            pass\n",
+    ),
+    "a failed write is tried again behind its rest": (
+        "file.py",
+        "            write_all(self._disk, self._handle, data)\n        except OSError as error:\n",
+        "            try:\n                write_all(self._disk, self._handle, data)\n            except OSError:\n"
+        "                write_all(self._disk, self._handle, data)\n        except OSError as error:\n",
+    ),
+    "a torn end is repaired by a newline": (
+        "file.py",
+        "_set_aside(disk, directory, handle, cursor) if cursor.flaw else None\n            disk.sync",
+        "write_all(disk, handle, b'\\n') if cursor.flaw else None\n            disk.sync",
     ),
     "not poisoned": (
         "file.py",
@@ -113,38 +129,66 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
+MUTANTS = {name: (f"journal/{file}", old, new) for name, (file, old, new) in _JOURNAL.items()} | LOOP
+
+LAST = ["tests/crash/test_real_kills.py", "tests/crash/test_cli_kills.py"]
+LEFT_OUT = ["test_mutants.py", "test_promises.py", "test_block_device.py", "test_large.py"]
+CRASH = [
+    name
+    for path in sorted((ROOT / "tests" / "crash").glob("test_*.py"))
+    if (name := f"tests/crash/{path.name}") not in LAST and path.name not in LEFT_OUT
+]
+LOOP_FIRST = ["tests/crash/test_loop_power.py", "tests/crash/test_stuck_disk.py", "tests/crash/test_pure_core.py"]
+TESTS = {
+    "journal": ["tests/journal", *CRASH, *LAST],
+    "session": [*LOOP_FIRST, "tests/session", *CRASH, *LAST],
+    "core": [*LOOP_FIRST, "tests/core", "tests/session", *CRASH, *LAST],
+}
+"""Where a fault of each part is looked for, the quick tests first."""
+
+NONE = "no fault at all"
+LIMIT = "nothing but the time limit"
+
 
 def mutate(name: str, package: Path) -> None:
     """Put the fault into a copy of the package. Raises LookupError if its place is gone."""
     file, old, new = MUTANTS[name]
-    path = package / "journal" / file
+    path = package / file
     text = path.read_text(encoding="utf-8")
     if old not in text:
         raise LookupError(f"{name}: {file} has no {old!r} any more")
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def is_noticed(name: str) -> bool:
+def noticed(name: str) -> str:
+    """The test that noticed the fault; "" where none did."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "src" / "latchstep"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        mutate(name, copy)
+        if name != NONE:
+            mutate(name, copy)
         environment = {**os.environ, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--deselect"]
-        command += ["tests/crash/test_mutants.py", "--hypothesis-seed=1", "tests/journal", "tests/crash"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+        command += ["--basetemp", f"{folder}/tests"]
+        command += TESTS[MUTANTS[name][0].partition("/")[0]] if name != NONE else ["tests/journal", *TESTS["core"]]
         try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=120, check=False)
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
-            return True
-        if done.returncode not in {0, 1}:
-            raise RuntimeError(done.stdout.decode() + done.stderr.decode())
-        return done.returncode == 1
+            return LIMIT
+    said = done.stdout.decode()
+    if done.returncode not in {0, 1} or "ERROR collecting" in said:
+        raise RuntimeError(said + done.stderr.decode())
+    found = re.search(r"^(?:FAILED|ERROR) (tests\S+)", said, re.MULTILINE)
+    return found[1] if found else ""
 
 
 if __name__ == "__main__":
-    missed = []
-    for mutant in sys.argv[1:] or MUTANTS:
-        noticed = is_noticed(mutant)
-        print(f"{'noticed' if noticed else 'MISSED '}  {mutant}", flush=True)
-        missed += [] if noticed else [mutant]
+    wanted = sys.argv[1:] or list(MUTANTS)
+    if by := noticed(NONE):
+        sys.exit(f"without any fault the tests fail: {by}")
+    missed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for mutant, by in zip(wanted, pool.map(noticed, wanted), strict=True):
+            missed += by in ("", LIMIT)
+            print(f"{'MISSED ' if by in ('', LIMIT) else 'noticed'}  {mutant}: {by}", flush=True)
     sys.exit(1 if missed else 0)

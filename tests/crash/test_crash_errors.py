@@ -12,6 +12,8 @@ from latchstep.journal.file import FileJournal
 from latchstep.testing.disk import Died, SimDisk
 from tests.crash.crash_kit import FILE, HEADER, HOME, create_or_open, event, expected, sync, told
 
+from .tally import case, many
+
 
 def started(disk: SimDisk) -> FileJournal:
     journal = FileJournal.create(HOME, HEADER, disk=disk)
@@ -38,7 +40,8 @@ def assert_poisoned(journal: FileJournal) -> None:
 
 
 def test_short_writes_are_continued_at_every_length() -> None:
-    for part in range(1, group_size()):
+    for part in range(1, group_size(), many(5, 1)):
+        case()
         disk = SimDisk()
         journal = started(disk)
         disk.fail("short", part=part)
@@ -51,7 +54,8 @@ def test_short_writes_are_continued_at_every_length() -> None:
 
 @pytest.mark.parametrize("how", ["full", "eio"])
 def test_a_failed_write_leaves_nothing_at_every_length(how: str) -> None:
-    for part in range(group_size() + 1):
+    for part in range(0, group_size() + 1, many(5, 1)):
+        case()
         disk = SimDisk()
         journal = started(disk)
         before = disk.content(FILE)
@@ -107,7 +111,8 @@ def test_a_failed_sync_cuts_back_to_the_last_synced_byte_and_is_never_retried() 
 
 
 def test_after_a_failed_sync_a_fresh_opening_promises_only_what_is_on_disk() -> None:
-    for seed in range(40):
+    for seed in range(many(40, 400)):
+        case()
         rng = random.Random(seed)
         disk = SimDisk()
         journal = started(disk)
@@ -173,6 +178,7 @@ def test_the_process_dies_at_every_operation_and_byte() -> None:
     """Killed in a write or a sync, with the cache kept: every complete record comes back."""
     size = group_size()
     for part in range(size + 1):
+        case(row="SIGKILL")
         disk = SimDisk()
         journal = started(disk)
         disk.fail("die", part=part)

@@ -15,6 +15,8 @@ from latchstep.journal.reader import read_journal
 from latchstep.testing.disk import Died, SimDisk
 from tests.crash.crash_kit import FILE, HEADER, HOME, event, snapshot, sync, told
 
+from .tally import case, many
+
 counts = st.integers(1, 4)
 parts = st.integers(0, 1200)
 
@@ -24,6 +26,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        case()
         self.disk = SimDisk()
         self.journal = FileJournal.create(HOME, HEADER, disk=self.disk)
         sync(self.journal)
@@ -145,4 +148,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournalMachine = JournalMachine.TestCase
-TestJournalMachine.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestJournalMachine.settings = settings(max_examples=many(100, 1000), stateful_step_count=25, deadline=None)

@@ -11,6 +11,8 @@ from latchstep.journal.file import FileJournal
 from latchstep.testing.disk import Died, SimDisk
 from tests.crash.crash_kit import FILE, HEADER, HOME, create_or_open, event, snapshot, sync, told
 
+from .tally import case, many
+
 
 class Model:
     """What was promised, and what may also be there: `acknowledged`, and then any beginning of `maybe`."""
@@ -52,7 +54,7 @@ def _placed(found: object, seq: int) -> object:
     return replace(found, seq=seq)  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(many(40, 400)))
 def test_what_was_acknowledged_survives_every_power_cut(seed: int) -> None:
     rng = random.Random(seed)
     disk, model = SimDisk(), Model()
@@ -73,10 +75,11 @@ def test_what_was_acknowledged_survives_every_power_cut(seed: int) -> None:
             disk.power_cut(rng.randrange)
         journal = FileJournal.open(HOME, disk=disk)
         model.check(journal)
+        case()
     journal.close()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(many(20, 300)))
 def test_what_an_opening_acted_on_survives_the_next_power_cut(seed: int) -> None:
     """Killed with lazy lines in the cache, opened, power cut: what the opening showed must still be there."""
     rng = random.Random(seed)
@@ -94,7 +97,7 @@ def test_what_an_opening_acted_on_survives_the_next_power_cut(seed: int) -> None
         assert told(list(journal.read())) == shown
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(many(20, 300)))
 def test_a_session_whose_first_sync_returned_is_there(seed: int) -> None:
     """Directory entries too: they were synced before anything was promised."""
     rng = random.Random(seed)
@@ -111,7 +114,7 @@ def test_a_session_whose_first_sync_returned_is_there(seed: int) -> None:
     assert read_blob(home, name, disk=disk) == b"b" * 1500
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(many(20, 300)))
 def test_a_creation_cut_by_power_can_be_made_again(seed: int) -> None:
     rng = random.Random(seed)
     disk = SimDisk()

@@ -13,7 +13,10 @@ from latchstep.journal.reader import read_journal
 from latchstep.testing.disk import SECTOR, SimDisk
 from tests.crash.crash_kit import FILE, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
 
+from .tally import case, many
+
 GROUPS = (1, 2, 1, 1)
+"""Five lines after the header; the full set takes more of the same."""
 
 
 def open_and_read(disk: SimDisk) -> tuple[list[bytes], bool]:
@@ -28,6 +31,7 @@ def open_and_read(disk: SimDisk) -> tuple[list[bytes], bool]:
 
 def assert_not_silent(disk: SimDisk, data: bytes, wanted: list[bytes], proven: int, first_bad: int) -> None:
     """Refused; or, where no later line proves that line `first_bad` was acknowledged, cut there and said."""
+    case()
     disk.replace(FILE, data)
     if first_bad < proven:
         with pytest.raises(JournalDamaged) as caught:
@@ -54,7 +58,7 @@ def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def test_two_bits_of_every_byte() -> None:
-    disk, lines = synced_journal(GROUPS)
+    disk, lines = synced_journal(many(GROUPS, (*GROUPS, 3, 1)))
     data, wanted, proven = b"".join(lines), expected(len(lines)), numbers_b(lines[-1])
     assert proven == len(lines) - 1
     for offset, damaged in flips(data):
@@ -110,6 +114,7 @@ def test_older_rot_is_reported_by_whoever_reads_it() -> None:
     lines = data.splitlines(keepends=True)
     before = sum(map(len, lines[:4]))
     for offset, damaged in flips(data[:before]):
+        case()
         disk.replace(FILE, damaged + data[before:])
         with pytest.raises(JournalDamaged) as caught:
             list(read_journal(HOME, disk=disk))

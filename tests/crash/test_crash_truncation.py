@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from latchstep.errors import JournalDamaged, JournalError
 from latchstep.journal.file import FileJournal
 from latchstep.journal.frame import ORIGIN, checksum, frame
+from latchstep.testing import crash
 from latchstep.testing.disk import SimDisk
 from tests.crash.crash_kit import FILE, HEADER, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
 
-RANDOM = random.Random(11)
+from .tally import case, many
 
 
 def foreign_lines(b: int) -> bytes:
@@ -24,13 +23,7 @@ def foreign_lines(b: int) -> bytes:
     return b"".join(lines)
 
 
-TAILS = {
-    "cut": b"",
-    "zeros": bytes(700),
-    "garbage": bytes(RANDOM.randrange(256) for _ in range(300)) + b'\n{"n":3,"b":1,"p":"\n\n"crc":"12345678"}\n',
-    "foreign JSON": b'{"type":"message","text":"not ours"}\n[1,2]\n',
-    "foreign lines": foreign_lines(0),
-}
+TAILS = {**crash.TAILS, "lines of another journal": foreign_lines(0)}
 
 
 def complete(lines: list[bytes], cut: int) -> int:
@@ -45,10 +38,10 @@ def complete(lines: list[bytes], cut: int) -> int:
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_exactly_the_complete_prefix_comes_back(tail: str) -> None:
-    disk, lines = synced_journal((1, 3, 2))
+    disk, lines = synced_journal(many((1, 2), (1, 3, 2)))
     whole = b"".join(lines)
-    for cut in range(len(whole)):
-        damaged = whole[:cut] + TAILS[tail]
+    for cut, damaged in crash.truncations(whole, [TAILS[tail]]):
+        case()
         disk.replace(FILE, damaged)
         count = complete(lines, cut)
         if count == 0:

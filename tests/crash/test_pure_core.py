@@ -20,6 +20,7 @@ from latchstep.core.rules import FINAL, RUN, Limits, Rules, Traits, Verdict
 from latchstep.core.state import State, fold
 
 from .simulate import Crash, World, check_request
+from .tally import case, many
 
 TRAITS = {
     "look": Traits("read", "safe"),
@@ -83,6 +84,7 @@ def run_with_crashes(
     script: list[Completed], policy: dict[str, object], crashes: list[int], answer: str, acts: Sequence[str] = ()
 ) -> World:
     """A run that dies at each of these steps (counted anew in each process), then goes on to its end."""
+    case()
     world = World(script, rules(**policy), answer=answer, acts=list(acts))  # type: ignore[arg-type]
     world.settles = lambda call_id: "done" if world.effects[call_id] else "not_done"
     world.append(ev.SessionCreated(session_id="s"))
@@ -159,12 +161,19 @@ def judge_queue(world: World) -> None:
         assert world.rules.limits.follow_ups == "all" or here["follow_up"] <= 1
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=many(100, 2000), deadline=None)
 @given(scripts, policies, st.lists(st.integers(0, 60), max_size=3), st.sampled_from(["allow", "deny"]), people)
 def test_any_crashes_lead_to_a_valid_end(
     script: list[Completed], policy: dict[str, object], crashes: list[int], answer: str, acts: list[str]
 ) -> None:
     judge_world(run_with_crashes(script, policy, crashes, answer, acts))
+
+
+@settings(max_examples=many(5, 150), deadline=None)
+@given(scripts, policies, st.sampled_from(["allow", "deny"]))
+def test_a_crash_at_every_step_of_any_history(script: list[Completed], policy: dict[str, object], answer: str) -> None:
+    for crash_at in range(run_with_crashes(script, policy, [], answer).steps):
+        judge_world(run_with_crashes(script, policy, [crash_at], answer))
 
 
 MIXED = [

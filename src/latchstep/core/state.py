@@ -354,8 +354,6 @@ class State(msgspec.Struct, omit_defaults=True):
         """A new process: what was in flight is lost, and no grant of the old one is used silently."""
         self.epoch = event.epoch
         self.checks = []
-        if self.run is not None and self.run.active and self.run.wrote:
-            self.armed = True
         for entry in self.turn:
             if entry.status == "started":
                 entry.status = "lost"

@@ -28,16 +28,18 @@ class Barrier:
         self.lock = threading.Lock()
         self.waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
-    async def wait(self) -> None:
+    async def wait(self, seconds: float) -> bool:
+        """Return when it has ended, or after so many seconds; whether it has."""
         import asyncio
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self.lock:
             if self.done:
-                return
+                return True
             self.waiters.append((loop, future))
-        await future
+        await asyncio.wait([future], timeout=seconds)
+        return self.done
 
     def run(self, disk: Disk, handle: int) -> None:
         """In the thread."""

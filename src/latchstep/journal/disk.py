@@ -7,6 +7,7 @@ the only barriers.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -108,6 +109,8 @@ class OsDisk:
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
         else:
             os.fdatasync(handle)
+        if os.fstat(handle).st_nlink == 0:  # it has no name any more, and what has none survives nothing
+            raise OSError(errno.ENOENT, "the file was deleted while it was in use")
 
     def lock(self, handle: int) -> bool:
         try:

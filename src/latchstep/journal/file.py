@@ -41,6 +41,9 @@ MAX_HOLDER = 300
 MAX_TORN = 16 * 1024 * 1024
 """Bytes of a torn end that are kept beside the journal."""
 
+SYNC_WAIT = 60.0
+"""Seconds that `sync` waits for the disk. After that the journal is poisoned, as if the sync had failed."""
+
 CLOSE_WAIT = 10.0
 """Seconds that `close` waits for a sync under way. After that the lock stays held until the process ends."""
 
@@ -202,7 +205,8 @@ class FileJournal:
 
     async def sync(self) -> None:
         """See `Journal.sync`. Callers at the same time share one barrier if it covers them; with nothing new
-        there is none. A cancelled wait leaves the barrier to end by itself, and the next call takes it over."""
+        there is none. A cancelled wait leaves the barrier to end by itself, and the next call takes it over.
+        One that takes longer than SYNC_WAIT poisons the journal: whether it ever ends nobody knows."""
         self._settle()
         self._refuse_poisoned()
         target = self._head
@@ -210,7 +214,9 @@ class FileJournal:
             self._refuse_poisoned()
             if self._barrier is None:
                 self._barrier = self._syncer.begin(self._head, self._size)
-            await self._barrier.wait()
+            if not await self._barrier.wait(SYNC_WAIT):
+                self._poison = self._poison or self._overdue()
+                self._refuse_poisoned()
             self._settle()
 
     def live(self) -> Iterator[Event]:
@@ -288,14 +294,19 @@ class FileJournal:
     def _cut_back(
         self, doing: str, error: Exception, events: list[type[Event]], first: int
     ) -> tuple[str, tuple[str, ...]]:
-        withdrawn = tuple(f"{n} {kind.__struct_config__.tag}" for n, kind in enumerate(events, first))
-        shown = ", ".join(withdrawn[:8]) + (f" and {len(withdrawn) - 8} more" if len(withdrawn) > 8 else "")
+        withdrawn, shown = _named(events, first)
         text = f"{self._path}: {doing} failed ({_words(error)}); withdrawn: {shown}"
         try:
             self._disk.truncate(self._handle, self._size)
-        except OSError as second:
+        except Exception as second:
             text += f"; cutting them off failed too ({_words(second)}): the next opening will see them"
         return text, withdrawn
+
+    def _overdue(self) -> tuple[str, tuple[str, ...]]:
+        """Nothing is cut off: the disk still has it in hand, and cutting could wait for ever as well."""
+        unsure, shown = _named(self._unsynced, self._synced + 1)
+        text = f"{self._path}: the disk did not answer within SYNC_WAIT, {SYNC_WAIT:g} s; perhaps lost: {shown}"
+        return text, unsure
 
     def _refuse_poisoned(self) -> None:
         if self._poison is not None:
@@ -345,6 +356,12 @@ def _close_all(disk: Disk, *handles: int) -> None:
     for handle in handles:
         if handle >= 0:
             disk.close(handle)
+
+
+def _named(events: list[type[Event]], first: int) -> tuple[tuple[str, ...], str]:
+    """Each event as number and type, and the first of them as words."""
+    named = tuple(f"{n} {kind.__struct_config__.tag}" for n, kind in enumerate(events, first))
+    return named, ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
 
 
 def _words(error: Exception) -> str:

@@ -248,11 +248,16 @@ class Store:
     def _refuse_taken(self, session_id: str) -> None:
         if not SESSION_ID.fullmatch(session_id):
             raise SessionError(f"{session_id!r} is no session id: use 1 to 100 letters, digits and . _ -")
-        if session_id in self._names(self.sessions):
+        if session_id in self._ids():
             raise SessionError(f"there is a session {session_id} already in {self.sessions}")
 
     def _ids(self) -> set[str]:
-        return {name for name in self._names(self.sessions) if SESSION_ID.fullmatch(name)}
+        try:
+            return {name for name in self._disk.names(self.sessions) if SESSION_ID.fullmatch(name)}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise JournalError(f"{self.sessions} cannot be read: {error.strerror}") from error
 
     def _names(self, path: Path) -> set[str]:
         try:

@@ -23,6 +23,7 @@ from latchstep.errors import (
     SessionError,
 )
 
+from .claim import claim
 from .hub import Lockstep, Steps
 
 if TYPE_CHECKING:
@@ -82,9 +83,10 @@ class Run:
 
     def start(self) -> Run:
         """Begin in the background. Idempotent; needs a running event loop. Raises SessionError if another run of
-        the session is under way."""
+        the session, or on its journal, is under way."""
         if self._task is None:
             self.session.enter(self)
+            claim(self.session.journal, self)
             self._after = self.session.journal.head
             self._task = asyncio.get_running_loop().create_task(self._drive())
             self._task.add_done_callback(_seen)

@@ -30,6 +30,7 @@ from latchstep.model.base import Model
 
 from .barrier import Barrier
 from .begin import beginning
+from .claim import refuse_stale, unclaimed_head
 from .compacting import SNAPSHOT_EVERY, compact_session, snapshot
 from .crew import Crew
 from .hub import Hub, Lockstep, Watcher
@@ -58,6 +59,7 @@ class Session:
         monotonic: Callable[[], float] = time.monotonic,
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
+        self._known = unclaimed_head(journal)
         self.journal, self.kit, self.rules, self.limits = journal, kit, rules, rules.limits
         self.hub = Hub(rules.limits.max_ahead)
         self.projection, self.projected = Projection(), 0
@@ -126,6 +128,7 @@ class Session:
     def _refuse_second(self, run: Run | None) -> None:
         if self.busy and (self.compacting or self._run is not run):
             raise SessionError("a run or compaction is under way in this session; steer it, or wait for its result")
+        refuse_stale(self.journal, self._known)
 
     async def run(self, prompt: str | None = None) -> RunResult:
         """Run to the end. Cancelling the caller cancels the run."""
@@ -220,6 +223,7 @@ class Session:
                 self.hub.publish(event)
 
     def _write(self, events: Sequence[ev.Event]) -> None:
+        refuse_stale(self.journal, self._known)
         run = self.state.run
         run_id = run.run_id if run is not None and run.active else ""
         now, elapsed = int(self._now() * 1e3) / 1e3, self._elapsed() if run_id else 0.0
@@ -228,7 +232,7 @@ class Session:
                 run_id = event.run_id
             ev.stamp_time(event, now, run_id, elapsed)
         try:
-            self.journal.append(events)
+            self._known = self.journal.append(events)
         except JournalPoisoned as error:
             self._poisoned(error)
             raise
@@ -371,14 +375,10 @@ class Session:
     def why_interrupted(self) -> str:
         if self._cancel is None:
             return f"max_seconds is {self.limits.max_seconds:g}" if self._rang else "the run was stopped"
-        reason = self._cancel.reason
-        return f"the run was cancelled: {reason}" if reason else "the run was cancelled"
+        return f"the run was cancelled: {self._cancel.reason}".removesuffix(": ")
 
     async def note_interrupt(self) -> None:
-        """Record a wanted cancel or a passed deadline, once, before its consequences.
-
-        Raises JournalPoisoned if nothing can be recorded any more.
-        """
+        """Record a wanted cancel or a passed deadline, once, before its consequences. Raises JournalPoisoned."""
         if self._poison is not None:
             raise self._poison
         run = self.state.run

@@ -93,13 +93,15 @@ class _Directory:
 
 
 class SimDisk:
-    """A `Disk`. `operations` counts everything that changes something, `barriers` the syncs among it."""
+    """A `Disk`. `operations` counts everything that changes something, `barriers` the syncs among it. `dead`: the
+    process is, until `kill` or `power_cut`. `lossy`: the power was cut, or an operation failed with an error, so that
+    what no sync covered may be gone."""
 
     def __init__(self, root: Path = Path("/sim")) -> None:
         self.operations = self.barriers = 0
+        self.dead = self.lossy = False
         self.log: list[str] = []
         self._faults: dict[int, tuple[How, int]] = {}
-        self._dead = False
         self._root_path, self._root = root, _Directory()
         self._handles: dict[int, tuple[_File, Mode]] = {}
         self._locks: dict[int, int] = {}
@@ -111,7 +113,7 @@ class SimDisk:
 
     def kill(self) -> None:
         """The process ends: its handles and locks are gone, the cache is not."""
-        self._dead = False
+        self.dead = False
         self._faults.clear()
         self._handles.clear()
         self._locks.clear()
@@ -119,6 +121,7 @@ class SimDisk:
     def power_cut(self, choose: Callable[[int], int]) -> None:
         """The machine ends. `choose(n)` picks what happened, from 0 to n - 1: `random.Random(7).randrange` will do."""
         self.kill()
+        self.lossy = True
         self._root.cut(choose, set())
 
     def content(self, path: Path) -> bytes:
@@ -227,7 +230,7 @@ class SimDisk:
         del self._directory(path.parent).entries[path.name]
 
     def _alive(self) -> None:
-        if self._dead:
+        if self.dead:
             raise Died
 
     def _fault(self, name: str) -> tuple[How | None, int]:
@@ -243,8 +246,9 @@ class SimDisk:
 
     def _raise(self, fault: How | None) -> None:
         if fault == "die":
-            self._dead = True
+            self.dead = True
             raise Died
+        self.lossy = True
         code = errno.ENOSPC if fault == "full" else errno.EIO
         raise OSError(code, os.strerror(code))
 

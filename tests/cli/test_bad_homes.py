@@ -1,0 +1,134 @@
+"""A folder for sessions that goes away, is no folder, may not be used, takes no bytes; a clock that was set back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import latchstep
+from latchstep.journal.store import Store
+from tests.cli.cli_kit import PATIENCE, Done, Home, bash, ended, refused, wait_for
+from tests.model.strict_chat import StrictChat, text_answer
+
+SHIFTED = "import os, time\nreal = time.time\ntime.time = lambda: real() + float(os.environ.get('SHIFT', '0'))\n"
+"""A `sitecustomize` for a clock that is wrong by so many seconds."""
+
+
+def test_a_session_deleted_while_in_use_is_no_success(home: Home) -> None:
+    with StrictChat([bash("sleep 0.1"), text_answer("Done.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--mode", "unconfined")
+        wait_for(lambda: server.bodies)
+        shutil.rmtree(home.state)
+        done = ended(process)
+    assert done.status == 1, done
+    assert "the file was deleted while it was in use" in done.out
+    assert "failed · " in done.out
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("command", [["run", "go"], ["resume"], ["sessions"], ["show", "x"]])
+def test_a_home_that_is_no_folder_is_named(home: Home, command: list[str]) -> None:
+    home.state.write_text("a file")
+    with StrictChat([]) as server:
+        more = ["--base-url", server.url] if command[0] == "run" else []
+        refused(home.run(*command, *more), 5, str(home.state), "Not a directory")
+
+
+def as_nobody(home: Home, *arguments: str) -> Done:
+    """The same as somebody who may do nothing; root may do everything."""
+    command = [sys.executable, "-m", "latchstep", *arguments]
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("root is refused nothing, and there is no setpriv to become another")
+        command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command]
+    done = subprocess.run(
+        command, cwd=home.workspace, env=home.env(), capture_output=True, timeout=PATIENCE, check=False
+    )
+    if b"No module named latchstep" in done.stderr or b"can't open file" in done.stderr:
+        pytest.skip("the package cannot be read by another user here")
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o555])
+def test_a_folder_that_may_not_be_used_is_named(home: Home, mode: int) -> None:
+    (home.state / "sessions").mkdir(parents=True)
+    for path in (home.folder, home.folder.parent, home.folder.parent.parent):
+        if path in (home.folder, home.folder.parent) or path.name.startswith("pytest-of-"):
+            path.chmod(path.stat().st_mode | 0o011)  # the tests' own folders, so that another user gets there at all
+    (home.state / "sessions").chmod(mode)
+    try:
+        with StrictChat([]) as server:
+            refused(as_nobody(home, "run", "go", "--base-url", server.url), 5, str(home.state), "Permission denied")
+        if not mode:
+            refused(as_nobody(home, "resume"), 5, str(home.state), "Permission denied")
+    finally:
+        (home.state / "sessions").chmod(0o700)
+
+
+@pytest.fixture
+def small(home: Home) -> Iterator[Home]:
+    """Its state lies on a file system of its own, of 20 KiB."""
+    home.state.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=20k", "tmpfs", str(home.state)]
+    try:
+        subprocess.run(mount, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted here: {getattr(error, 'stderr', error)}")
+    yield home
+    home.close()
+    subprocess.run(["umount", str(home.state)], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_is_said(small: Home) -> None:
+    with StrictChat([bash("seq 3000"), bash("seq 3000"), text_answer("Done.")]) as server:
+        done = small.run("run", "go", "--base-url", server.url, "--mode", "unconfined")
+    assert done.status == 1, done
+    assert "writing failed (No space left on device); withdrawn: " in done.out
+    assert "tool.finished" in done.out
+    assert Store(small.state).verify(small.session().name).sound
+    assert "unfinished" in small.run("sessions").out
+
+
+def test_a_read_only_disk_is_said_and_still_shows_what_there_is(small: Home) -> None:
+    with StrictChat([text_answer("Done.")]) as server:
+        assert small.run("run", "go", "--base-url", server.url).status == 0
+        subprocess.run(["mount", "-o", "remount,ro", str(small.state)], check=True)
+        refused(small.run("resume", "more"), 5, str(small.state), "Read-only file system")
+        refused(small.run("run", "go", "--base-url", server.url), 5, str(small.state), "Read-only file system")
+    assert "completed" in small.run("sessions").out
+    assert "Done." in small.run("show", small.session().name).out
+
+
+def test_a_file_size_limit_ends_the_run_and_is_said(home: Home) -> None:
+    with StrictChat([bash("seq 3000"), text_answer("Done.")]) as server:
+        line = f"ulimit -f 8; exec {sys.executable} -m latchstep run go --mode unconfined --base-url {server.url}"
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=home.workspace, env=home.env(), capture_output=True, timeout=PATIENCE, check=False
+        )
+    assert done.returncode == 1
+    assert b"writing failed (File too large)" in done.stdout
+    assert Store(home.state).verify(home.session().name).sound
+
+
+def test_a_clock_that_was_set_back_changes_labels_only(home: Home) -> None:
+    site = home.folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SHIFTED)
+    path = f"{site}:{Path(latchstep.__file__).parents[1]}"
+    with StrictChat([text_answer("One."), text_answer("Two.")]) as server:
+        begun = home.run("run", "go", "--base-url", server.url, env={"PYTHONPATH": path, "SHIFT": "90000000"})
+        assert begun.status == 0, begun
+        again = home.run("resume", "more", env={"PYTHONPATH": path})
+        assert again.status == 0, again
+    events = home.events()
+    times = [event["time"] for event in events]
+    assert max(times) - times[-1] > 80_000_000, "the clock was set back"
+    assert [event["n"] for event in events] == list(range(len(events)))
+    assert all(event.get("elapsed", 0.0) >= 0 for event in events)
+    assert Store(home.state).verify(home.session().name).sound
