@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, opening, process, snapshot, terminal, wires
+from . import long, loop, opening, process, snapshot, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -28,6 +28,7 @@ def main() -> None:
         "opening": opening.opening(),
         "import": process.imports(),
         "run": process.first_request(),
+        "long": long.long(),
     }
     print(json.dumps(figures, indent=2))
 

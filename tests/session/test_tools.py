@@ -296,7 +296,7 @@ def test_threads_get_the_context_variables_and_progress() -> None:
         async with session_of([call("tell", "c1"), "done"], [tell], journal=journal).stream("go") as run:
             events = [event async for event in run]
             result = await run.result()
-        assert results(result)[0].text == "me True c1 20260101-000000-abcdef:c1"
+        assert results(result)[0].text == "me True c1 20260101-000000-abcdef:1:c1"
         assert [e.text for e in events if isinstance(e, ev.ToolOutput)] == ["working"]
 
     go(main())

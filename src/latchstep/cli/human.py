@@ -54,7 +54,10 @@ class Human:
             case ev.MessageWithdrawn():
                 self._note(f"taken back: {self._waiting.get(event.message_id, 'a waiting message')}")
             case ev.ModelRequested():
-                self._begin(event.request_id, "the model")
+                self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")
+            case ev.ContextCompacted():
+                self._busy.pop(event.request_id, None)
+                self._note(f"compacted {_thousands(event.before)} → {_thousands(event.after)} tokens")
             case ev.ModelDelta(kind="text"):
                 self._busy.pop(event.request_id, None)
                 self.screen.piece(event.piece)
@@ -140,7 +143,8 @@ class Human:
         self._streamed = ""
         if event.next == "give_up":  # the run ends with these words
             return
-        after = "; asking again" + (f" in {event.retry_in:.0f} s" if event.retry_in else "")
+        again = "asking again" + (f" in {event.retry_in:.0f} s" if event.retry_in else "")
+        after = "; " + {"compact": "making room", "go_on": "going on without"}.get(event.next, again)
         kind = event.kind.removeprefix("MODEL_").lower().replace("_", " ")
         self.screen.line(
             self.screen.style(f"! model: {printable(kind)}: {one_line(event.message, 300)}{after}", "yellow")
@@ -223,6 +227,10 @@ class Human:
 
     def _code(self, text: str) -> str:
         return one_line(text, max(30, min(110, self.screen.width - 20)))
+
+
+def _thousands(tokens: int) -> str:
+    return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens / 1000:.1f}k" if tokens >= 1_000 else str(tokens)
 
 
 def _because(reason: str) -> str:

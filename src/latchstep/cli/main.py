@@ -40,6 +40,12 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
         click.option("--allow", multiple=True, metavar="CMD", help="A command that may run unasked, exactly as given."),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
+        click.option(
+            "--max-context",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Tokens that the model takes (else as known).",
+        ),
         click.option("--check", multiple=True, metavar="CMD", help="A command that must pass before it is done."),
         click.option("--json", "as_json", is_flag=True, help="Print one event a line, and nothing else, on stdout."),
     ]
@@ -78,6 +84,16 @@ def resume(task: str | None, **options: Any) -> int:
     from .running import resume_session
 
     return resume_session(task, **options)
+
+
+@cli.command()
+@click.argument("focus", default="")
+@click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
+def compact(focus: str, session: str | None) -> int:
+    """Summarise what was said in a session, so that there is room again. FOCUS: what the summary must not lose."""
+    from .compacting import compact_session
+
+    return compact_session(focus, session)
 
 
 @cli.group(invoke_without_command=True)

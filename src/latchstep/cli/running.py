@@ -15,9 +15,9 @@ import msgspec
 
 from latchstep.core.printable import one_line, printable
 from latchstep.core.rules import Limits, Rules
-from latchstep.core.state import State, fold
+from latchstep.core.state import State
 from latchstep.errors import DefinitionError, JournalError, ModelError, SessionError
-from latchstep.journal.base import Journal, new_session_id
+from latchstep.journal.base import Journal, new_session_id, restored
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
@@ -46,6 +46,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     allow: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
+    max_context: int = 0
 
 
 def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool, **options: Any) -> int:
@@ -60,7 +61,7 @@ def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool,
     screen = None if as_json else Screen()
     kit, rules = prepare(model, root, setup, store.sessions / session_id, screen)
     journal = store.create(session_id, time=now, workspace=str(root), program=PROGRAM)
-    return drive(journal, fold(journal.live()), kit, rules, text, screen=screen)
+    return drive(journal, restored(journal), kit, rules, text, screen=screen)
 
 
 def resume_session(
@@ -69,14 +70,11 @@ def resume_session(
     """Go on in a session: its unfinished run, or a new one for `task`."""
     text = read_task(task) if task is not None else None
     store = Store(state_root())
-    session_id = store.find(typed(session, "--session")) if session is not None else store.last(str(cwd or here()))
-    if session_id is None:
-        where = printable(str(cwd or here()))
-        raise SessionError(f"there is no session of {where} yet; begin one with: latchstep run TASK")
+    session_id = last_session(store, session, cwd or here())
     screen = None if as_json else Screen()
     journal = store.open(session_id)
     try:
-        state = fold(journal.live())
+        state = restored(journal)
         if text is None and not (state.run is not None and (state.run.active or state.answerable)):
             raise SessionError(
                 f"session {session_id} has no unfinished run, and nothing that waits for an answer; give it a task: "
@@ -92,6 +90,14 @@ def resume_session(
         journal.close()
         raise
     return drive(journal, state, kit, rules, text, screen=screen)
+
+
+def last_session(store: Store, named: str | None, where: Path) -> str:
+    """The id of the session that was named, else of the last one of this folder. Raises SessionError."""
+    session_id = store.find(typed(named, "--session")) if named is not None else store.last(str(where))
+    if session_id is None:
+        raise SessionError(f"there is no session of {printable(str(where))} yet; begin one with: latchstep run TASK")
+    return session_id
 
 
 def state_root() -> Path:
@@ -148,9 +154,9 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, max_steps: Any) -> Setup:
+def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, **limits: Any) -> Setup:
     """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
-    given: dict[str, Any] = {"mode": mode, "max_steps": max_steps}
+    given: dict[str, Any] = {"mode": mode, **limits}
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
         given |= {"base_url": "", "cut": False}  # the server on record is another service's
@@ -311,5 +317,5 @@ def prepare(
         trusted=config.standing == "trusted",
     )
     kit.head = head_of(root)
-    limits = Limits(max_steps=setup.max_steps) if setup.max_steps else Limits()
+    limits = Limits(max_steps=setup.max_steps or Limits().max_steps, max_context=setup.max_context or None)
     return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks)

@@ -49,11 +49,18 @@ class View(Sequence[Message]):
             yield self.base[index]
 
 
+class Said(list[Message]):
+    """A list that whoever keeps something made of it can hold weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Projection:
-    """Holds what was projected so far; `feed` takes only what is new. One per session."""
+    """Holds what was projected so far; `feed` takes only what is new. One per session, and a new one after each
+    compaction, from which on the prefix is the same again."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.messages = Said()
         self._taken: set[str] = set()
         self._digest = sha256()
 

@@ -34,6 +34,7 @@ async def no_checks(command: str) -> tuple[int | None, str]:
 class Kit:
     """Everything a run uses and no event decides. Stable over a session: its prompt digest is recorded.
 
+    summarizer: the model that sums up what does not fit any more, None for the session's own.
     output: the type of the runs' output, None where any text will do. A model that cannot hold its answer to a schema
     is offered a tool for it; the digest is the same either way, so that any recording can be played back.
     coroutines: names of the tools whose function is `async def`.
@@ -49,6 +50,7 @@ class Kit:
     system: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     check: Checker = no_checks
+    summarizer: Model | None = None
     workspace: Path | None = None
     deps: Any = None
     output: OutputType | None = None

@@ -37,8 +37,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     status: one of `completed, cancelled, max_steps, budget, stalled, unverified, failed`.
     final_text: the model's last word, "" if it had none. output: the typed output, where one was asked for.
-    steps: model turns. cost: US dollars, None when unknown. error: why it failed. messages: the whole
-    transcript, complete messages only.
+    steps: model turns. cost: US dollars, None when unknown. error: why it failed. messages: the
+    transcript, complete messages only; after a compaction it begins with the summary, and the journal has the rest.
     """
 
     status: ev.Status

@@ -43,7 +43,7 @@ def call_context(session: Session, entry: OpenCall) -> Context:
     directory = session.journal.directory
     return Context(
         call_id=entry.call.id,
-        idempotency_key=entry.key or f"{session.id}:{entry.call.id}",
+        idempotency_key=entry.key or f"{session.id}:{session.state.requests}:{entry.call.id}",
         workspace=session.kit.workspace,
         outputs=directory / "outputs" if directory is not None else None,
         deps=session.kit.deps,
