@@ -64,5 +64,6 @@ def coding_kit(
         setup=setup or {},
         masker=masker,
         on_open=on_open,
+        on_stop=spawner.kill_all,
         on_close=on_close,
     )

@@ -38,6 +38,7 @@ class Kit:
     coroutines: names of the tools whose function is `async def`.
     masker: takes secrets out of what tools and checks say, before it is recorded; None where all of it may stand.
     on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
+    on_stop(): ends what earlier calls left running, when a run is stopped from outside. Bounded by itself.
     on_close(): ends what belongs to the session, such as its spawner.
     """
 
@@ -55,6 +56,7 @@ class Kit:
     head: str = ""
     masker: Masker | None = None
     on_open: Callable[[dict[str, str]], None] = lambda seen: None
+    on_stop: Callable[[], Awaitable[None]] | None = None
     on_close: Callable[[], Awaitable[None]] | None = None
     coroutines: frozenset[str] = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)

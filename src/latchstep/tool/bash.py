@@ -37,8 +37,8 @@ Run a command with bash in the workspace and wait for it.
 stdout and stderr come back together in the order they were written, with the exit status. There is no stdin and no \
 terminal: editors, pagers and prompts do not work. Of long output you see the beginning and the end \
 ({OUTPUT_LIMIT:,} bytes), and where the whole is kept. Each call starts anew: `cd` and variables do not last. \
-A process started with `&` goes on in the background until the session ends; redirect its output to a file if you \
-want to read it. Without `pipefail` the status of a pipeline is that of its last command."""
+A process started with `&` goes on in the background until the session ends or the run is stopped; redirect its \
+output to a file if you want to read it. Without `pipefail` the status of a pipeline is that of its last command."""
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -192,5 +192,5 @@ def _background(ended: Finished) -> Iterable[str]:
     more = ended.left_count - len(ended.left[:LEFT_NAMED])
     yield (
         f"[still running in the background: {named}{f' and {more} more' if more > 0 else ''}; "
-        "further output of it is not kept; it is ended with the session]"
+        "further output of it is not kept; it is ended with the session, or when the run is stopped]"
     )
