@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from latchstep.journal.store import Store
+from latchstep.tool import proctable
 from tests.cli.cli_kit import (
     DEEP,
     PATIENCE,
@@ -162,33 +164,34 @@ def test_a_workspace_that_has_gone_is_named_and_another_can_be_given(home: Home)
         assert home.run("resume", "more", "--session", name, "--cwd", str(other), cwd=other).status == 0
 
 
-def test_something_of_the_dead_run_that_lives_on_is_said(home: Home) -> None:
-    import fcntl
-
-    with StrictChat([bash("true"), begun("Wait", "#STALL"), text_answer("Done.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--allow", "true")
+def test_something_of_the_dead_run_that_lives_on_is_named(home: Home) -> None:
+    """A process that shed session and environment, and whose owner, guard and worker died in one blow."""
+    number = f"65{os.getpid():07d}"
+    command = f"env -i setsid -f sleep {number}"
+    with StrictChat([bash(command), begun("Wait", "#STALL"), text_answer("Done.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--allow", command)
         server.wait(lambda: len(server.bodies) == 2, PATIENCE)
-        process.kill()
+        (stray,) = (pid for pid in proctable.walk() if _runs(pid, number))
+        table = proctable.walk()
+        all_three = [process.pid, *(pid for pid in proctable.descendants(table, process.pid) if pid != stray)]
+        for each in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none of them acts
+            for pid in all_three:
+                os.kill(pid, each)
         process.communicate(timeout=PATIENCE)
-        lock = home.session() / "tools.lock"
-        with lock.open("rb") as held:
-            wait_for(lambda: _try_shared(held.fileno()))
-            done = home.run("resume")
-            assert done.status == 5, done
-            assert "still running" in done.err
-            assert str(lock) in done.err
-            fcntl.flock(held.fileno(), fcntl.LOCK_UN)
-        assert home.run("resume").status == 0
+        wait_for(lambda: not any(alive(pid) for pid in all_three))
+        done = home.run("resume")
+        assert done.status == 5, done
+        assert f"still running: sleep {number} (pid {stray})" in done.err
+        assert f"kill {stray}" in done.err
+        assert home.run("resume", "--anyway").status == 0
+        os.kill(stray, signal.SIGKILL)
+        wait_for(lambda: not alive(stray))
+        server.scripts = [text_answer("More.")]
+        assert home.run("resume", "more").status == 0
 
 
-def _try_shared(fd: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _runs(pid: int, number: str) -> bool:
+    return proctable.read_file(f"/proc/{pid}/cmdline") == f"sleep\0{number}\0".encode()
 
 
 # -- outputs that take no more -------------------------------------------------------------------------------

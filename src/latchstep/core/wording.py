@@ -40,11 +40,26 @@ def interrupted(why: str, captured: str = "") -> str:
     return f"{text}\nOutput until then:\n{captured}" if captured else text
 
 
-def lost() -> str:
-    """For a call in flight when the process died."""
+STILL_RUNNING = "It did not stop when told to and may still be running."
+"""Of a call that was stopped, and left behind."""
+
+LOOKED = " (they were looked for, and that could not tell)"
+DECLINED = " (whether to run it again was asked, and declined)"
+
+
+def lost(more: str = "") -> str:
+    """For a call in flight when the process died. more: what was tried to find out, `LOOKED` or `DECLINED`."""
     return (
         "Interrupted: the agent's process died while this call was running. Its outcome was not recorded and its "
-        "effects are unknown; it was not run again. Check what it did before you repeat it."
+        f"effects are unknown{more}; it was not run again. Check what it did before you repeat it."
+    )
+
+
+def run_again() -> str:
+    """The reason of a question: a person decides what nobody can know."""
+    return (
+        "The process died while this call was running, and whether it took effect is not known. "
+        "Yes runs it again, which may do the same thing twice; no tells the model that it is unknown."
     )
 
 

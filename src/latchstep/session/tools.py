@@ -225,7 +225,7 @@ def _captured(session: Session, context: Context) -> str:
 
 
 def _deaf(ended: Member) -> str:
-    return "\nIt did not stop when told to and may still be running." if ended.deaf else ""
+    return f"\n{wording.STILL_RUNNING}" if ended.deaf else ""
 
 
 def bounded(session: Session, text: str) -> str:
