@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from latchstep.errors import ToolError
 
+LONGEST_ERROR = 100_000
+"""Characters of an exception's own words that are passed on."""
 NO_OUTPUT = "(no output)"
 
 
@@ -16,6 +18,8 @@ def of_error(error: BaseException) -> str:
         said = str(error)
     except Exception:
         said = "(it cannot say why)"
+    if len(said) > LONGEST_ERROR:
+        said = f"{said[:LONGEST_ERROR]} [… {len(said) - LONGEST_ERROR} characters left out …]"
     if isinstance(error, ToolError) and said.strip():
         return said  # meant for the model as it stands
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__

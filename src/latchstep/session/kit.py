@@ -44,7 +44,7 @@ class Kit:
 
     model: Model
     tools: Mapping[str, Tool]
-    render: Callable[[Any], Output]
+    render: Callable[[Any, Callable[[str], str]], Output]
     system: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     check: Checker = no_checks

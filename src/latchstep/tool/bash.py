@@ -7,7 +7,6 @@ exact counts what it leaves out. A cancelled call leaves what came so far in `co
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from latchstep.core.secrets import Masker
 from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
-from .capture import Capture
+from .capture import Capture, output_path
 from .link import PATIENCE
 from .outcome import signal_name
 from .show import OUTPUT_LIMIT, show
@@ -78,7 +77,7 @@ def bash_tool(spawner: Spawner, workspace_root: Path, masker: Masker | None = No
 
     async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
         folder = _beneath(workspace_root, cwd)
-        capture = Capture(_output_path(context), masker)
+        capture = Capture(output_path(context.outputs, context.call_id), masker)
         progress = _Progress(context.progress, capture)
         try:
             ended = await spawner.run(command, cwd=folder, timeout=timeout, capture=capture, on_output=progress)
@@ -117,16 +116,6 @@ def _beneath(root: Path, cwd: str) -> Path:
     if not is_folder:
         raise ToolError(f"cwd {cwd!r} is not a folder in the workspace")
     return folder
-
-
-def _output_path(context: Context) -> Path | None:
-    if context.outputs is None:
-        return None
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", context.call_id)[:80] or "bash"
-    path, count = context.outputs / f"{name}.txt", 1
-    while path.exists():
-        path, count = context.outputs / f"{name}-{count}.txt", count + 1
-    return path
 
 
 class _Progress:
