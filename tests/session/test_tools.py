@@ -214,7 +214,8 @@ def test_text_among_pictures_is_bounded_too() -> None:
     assert isinstance(parts, tuple)
     texts = [part.text for part in parts if isinstance(part, Text)]
     assert texts[0] == "a" * 80
-    assert texts[1].startswith("b" * 20 + "\n[…")
+    assert texts[1].startswith("b" * 13 + "\n[… 61 characters left out (max_result is 100)")
+    assert texts[1].endswith("…]\n" + "b" * 6)
     assert sum(map(len, texts)) < 100 + 160
     assert any(isinstance(part, Image) for part in parts)
 

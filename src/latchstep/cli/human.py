@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from latchstep.core import event as ev
+from latchstep.core import wording
 from latchstep.core.message import Message
 from latchstep.core.printable import one_line, printable
 from latchstep.core.state import State
@@ -248,6 +249,8 @@ def _gist(event: ev.ToolFinished, text: str) -> str:
     if event.outcome != "ok":
         outcome = "declined" if event.outcome == "denied" else event.outcome.replace("_", " ")
         said = one_line(lines[0], 300)
+        if event.outcome == "interrupted":  # the rest is for the model
+            return said.partition(". ")[0] + (f". {wording.STILL_RUNNING}" if wording.STILL_RUNNING in text else "")
         return said if said.lower().startswith(outcome) else f"{outcome}: {said}{_more(lines)}"
     if event.name == "bash" and len(lines) > 1:
         return f"{one_line(lines[-2], 90)}  {one_line(lines[-1], 60)}"

@@ -26,6 +26,11 @@ MODE_HELP = (
     "plan: only reading. ask (default): changes and commands are asked about. edits: files may be changed unasked. "
     "auto: needs a sandbox. unconfined: nothing is asked, nothing is confined."
 )
+DOUBTS = ("report", "ask", "fail")
+DOUBT_HELP = (
+    "What becomes of a call that was running when the process died, if its effect cannot be looked up. report "
+    "(default): the model is told that it is unknown. ask: you decide whether it runs again. fail: the run fails."
+)
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -47,6 +52,7 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
             help="Tokens that the model takes (else as known).",
         ),
         click.option("--check", multiple=True, metavar="CMD", help="A command that must pass before it is done."),
+        click.option("--on-doubt", type=click.Choice(DOUBTS), help=DOUBT_HELP),
         click.option("--json", "as_json", is_flag=True, help="Print one event a line, and nothing else, on stdout."),
     ]
     for option in reversed(options):

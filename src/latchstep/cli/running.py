@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from latchstep.core.printable import one_line, printable
-from latchstep.core.rules import Limits, Rules
+from latchstep.core.rules import Limits, OnDoubt, Rules
 from latchstep.core.state import State
 from latchstep.errors import DefinitionError, JournalError, ModelError, SessionError
 from latchstep.journal.base import Journal, new_session_id, restored
@@ -28,6 +28,9 @@ from latchstep.session.kit import Kit
 from .asking import ask, can_ask, is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
+
+MOST_NAMED = 5
+"""Of the processes that still run, those that are named."""
 
 QUIET_SECONDS = 2.0
 """How long a resume waits for commands of the dead process to end."""
@@ -47,6 +50,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     checks: tuple[str, ...] = ()
     max_steps: int = 0
     max_context: int = 0
+    on_doubt: OnDoubt = "report"
 
 
 def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool, **options: Any) -> int:
@@ -76,9 +80,11 @@ def resume_session(
     try:
         state = restored(journal)
         if text is None and not (state.run is not None and (state.run.active or state.answerable)):
+            last = state.finished
+            ended = f"its last run ended ({last.status})" if last is not None else "it never had one"
             raise SessionError(
-                f"session {session_id} has no unfinished run, and nothing that waits for an answer; give it a task: "
-                f"latchstep resume --session {session_id} TASK"
+                f"session {session_id} has no unfinished run, and nothing that waits for an answer: {ended}. "
+                f"To read it: latchstep show {session_id}; to go on: latchstep resume --session {session_id} TASK"
             )
         model, setup = resolve(asked(recorded(state), **options))
         root = folder(cwd or (Path(state.workspace) if state.workspace else here()))
@@ -154,9 +160,8 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, **limits: Any) -> Setup:
+def asked(base: Setup, *, model: Any, base_url: Any, allow: Any, check: Any, **given: Any) -> Setup:
     """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
-    given: dict[str, Any] = {"mode": mode, **limits}
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
         given |= {"base_url": "", "cut": False}  # the server on record is another service's
@@ -280,15 +285,20 @@ def _nothing_left(journal: Journal, as_json: bool) -> None:
     """No command of the process that died is alive any more. Waits a little; raises JournalError."""
     from latchstep.journal.reader import TOOLS_LOCK
     from latchstep.session.blocking import run_blocking
-    from latchstep.tool.toolslock import still_running, wait_until_quiet
+    from latchstep.tool.toolslock import holders, still_running, wait_until_quiet
 
     if journal.directory is None or not still_running(lock := journal.directory / TOOLS_LOCK):
         return
     if not as_json:
         print("waiting for commands of the process that died …", file=sys.stderr)
     if not run_blocking(wait_until_quiet(lock, QUIET_SECONDS)):
+        found = holders(lock)
+        named = ", ".join(f"{one_line(command, 80)} (pid {pid})" for pid, command in found[:MOST_NAMED])
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        end = f"kill {' '.join(str(pid) for pid, _ in found)}" if found else f"it holds {lock}"
         raise JournalError(
-            f"a command that this session started is still running (it holds {lock}); end it, or resume with --anyway"
+            f"a command that this session started is still running{': ' if named else ''}{named}{more}. "
+            f"End it ({end}), or resume with --anyway and let it run"
         )
 
 
@@ -305,6 +315,8 @@ def prepare(
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
+    if setup.on_doubt == "ask" and not asks:
+        raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
     policy = preset(setup.mode, setup.allow, asks=asks)  # type: ignore[arg-type]
     kit = coding_kit(
         model,
@@ -318,4 +330,4 @@ def prepare(
     )
     kit.head = head_of(root)
     limits = Limits(max_steps=setup.max_steps or Limits().max_steps, max_context=setup.max_context or None)
-    return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks)
+    return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks, on_doubt=setup.on_doubt)

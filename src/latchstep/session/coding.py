@@ -90,6 +90,7 @@ def coding_kit(
         setup=setup or {},
         masker=masker,
         on_open=on_open,
+        on_stop=spawner.kill_all,
         on_close=on_close,
         snapshot=shadow.take if shadow is not None else None,
     )

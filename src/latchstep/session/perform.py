@@ -92,7 +92,7 @@ async def settle(session: Session, action: Settle) -> None:
     elif ended.value == "not_done":
         await session.emit(result(entry, "interrupted", wording.settled(False), True))
     else:
-        await perform(session, in_doubt(entry, session.rules))
+        await perform(session, in_doubt(entry, session.rules, wording.LOOKED))
 
 
 async def check(session: Session, action: Check) -> None:

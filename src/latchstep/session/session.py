@@ -261,7 +261,9 @@ class Session:
             await self._stepped(self.hub.lockstep)
 
     async def finish(self, ending: ev.RunFinished) -> None:
-        """Record the ending, and show it only when it is on disk."""
+        """Record the ending, and show it only when it is on disk. What was stopped has nothing running by then."""
+        if self.interrupted and self.kit.on_stop is not None:
+            await self.crew.to_the_end(self.kit.on_stop())
         await self.barrier.quiet()
         self._write((ending,))
         self._ending = ending

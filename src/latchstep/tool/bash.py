@@ -7,7 +7,6 @@ exact counts what it leaves out. A cancelled call leaves what came so far in `co
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from latchstep.core.secrets import Masker
 from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
-from .capture import Capture
+from .capture import Capture, output_path
 from .link import PATIENCE
 from .outcome import signal_name
 from .show import OUTPUT_LIMIT, show
@@ -37,8 +36,8 @@ Run a command with bash in the workspace and wait for it.
 stdout and stderr come back together in the order they were written, with the exit status. There is no stdin and no \
 terminal: editors, pagers and prompts do not work. Of long output you see the beginning and the end \
 ({OUTPUT_LIMIT:,} bytes), and where the whole is kept. Each call starts anew: `cd` and variables do not last. \
-A process started with `&` goes on in the background until the session ends; redirect its output to a file if you \
-want to read it. Without `pipefail` the status of a pipeline is that of its last command."""
+A process started with `&` goes on in the background until the session ends or the run is stopped; redirect its \
+output to a file if you want to read it. Without `pipefail` the status of a pipeline is that of its last command."""
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -78,7 +77,7 @@ def bash_tool(spawner: Spawner, workspace_root: Path, masker: Masker | None = No
 
     async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
         folder = _beneath(workspace_root, cwd)
-        capture = Capture(_output_path(context), masker)
+        capture = Capture(output_path(context.outputs, context.call_id), masker)
         progress = _Progress(context.progress, capture)
         try:
             ended = await spawner.run(command, cwd=folder, timeout=timeout, capture=capture, on_output=progress)
@@ -117,16 +116,6 @@ def _beneath(root: Path, cwd: str) -> Path:
     if not is_folder:
         raise ToolError(f"cwd {cwd!r} is not a folder in the workspace")
     return folder
-
-
-def _output_path(context: Context) -> Path | None:
-    if context.outputs is None:
-        return None
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", context.call_id)[:80] or "bash"
-    path, count = context.outputs / f"{name}.txt", 1
-    while path.exists():
-        path, count = context.outputs / f"{name}-{count}.txt", count + 1
-    return path
 
 
 class _Progress:
@@ -192,5 +181,5 @@ def _background(ended: Finished) -> Iterable[str]:
     more = ended.left_count - len(ended.left[:LEFT_NAMED])
     yield (
         f"[still running in the background: {named}{f' and {more} more' if more > 0 else ''}; "
-        "further output of it is not kept; it is ended with the session]"
+        "further output of it is not kept; it is ended with the session, or when the run is stopped]"
     )
