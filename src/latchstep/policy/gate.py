@@ -1,0 +1,116 @@
+"""What the rules say about a call. Deny beats ask beats allow, and what no rule covers stays open. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from latchstep.core.message import ToolCall
+
+from . import rule as r
+from .readers import inside, only_reads
+from .rule import Rule
+from .shell import Command, Commands, Unclear, parse
+
+READS = "built in: it only reads"
+
+_ORDER = ("allow", "open", "ask", "deny")
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """rule: which one said so, the most specific of those that do; of each command of a line. reason: why it is
+    open. unclear: nobody can say what would run."""
+
+    says: Literal["allow", "open", "ask", "deny"]
+    rule: str = ""
+    reason: str = ""
+    unclear: bool = False
+
+
+def decide(rules: Sequence[Rule], call: ToolCall, root: str = "") -> Decision:
+    """root: the workspace, so that a path may be given absolutely."""
+    about = [rule for rule in rules if r.speaks_of(rule, call.name)]
+    if call.name in r.SHELLS:
+        command, cwd = call.arguments.get("command"), call.arguments.get("cwd", ".")
+        if not isinstance(command, str) or not isinstance(cwd, str):
+            return Decision("open", reason="it has no command", unclear=True)
+        return _line(rules, about, command, r.normal_path(cwd, root))
+    if call.name in r.HOSTS:
+        url = str(call.arguments.get("url", ""))
+        return _strongest(
+            rule for rule in about if not isinstance(rule.subject, str) or r.host_matches(rule.subject, url)
+        )
+    path = call.arguments.get("path", ".")
+    return _path(about, r.normal_path(path, root) if isinstance(path, str) else None)
+
+
+def _strongest(matching: Iterable[Rule], reason: str = "no rule covers it") -> Decision:
+    best = max(matching, key=lambda rule: (_ORDER.index(rule.says), r.weight(rule)), default=None)
+    return Decision("open", reason=reason) if best is None else Decision(best.says, str(best))
+
+
+def _path(about: Iterable[Rule], path: str | None) -> Decision:
+    """Of a path nobody knows (None), what asks or denies is taken to speak."""
+    matching = [
+        rule
+        for rule in about
+        if rule.subject is None
+        or (isinstance(rule.subject, str) and (r.path_matches(rule.subject, path) if path else rule.says != "allow"))
+    ]
+    return _strongest(matching)
+
+
+def _line(rules: Sequence[Rule], about: list[Rule], command: str, cwd: str) -> Decision:
+    """A line of shell: allowed if each of its commands and redirections is, or if that very text is."""
+    whole = [rule for rule in about if rule.subject is None or (rule.exact and rule.subject == command)]
+    by_text = _strongest(whole)
+    parsed = parse(command)
+    if isinstance(parsed, Unclear):
+        if by_text.says == "allow" and all(rule.says == "allow" for rule in rules):
+            return by_text
+        if by_text.says in ("ask", "deny"):
+            return by_text
+        return Decision("open", reason=f"what it runs is not clear: {parsed.reason}", unclear=True)
+    at_home = all(only_reads(one) for one in parsed.commands if one.words[0].text == "cd")
+    judged = [_command(about, one, at_home) for one in parsed.commands]
+    judged += _redirections(rules, parsed, cwd, at_home)
+    if by_text.says == "allow":
+        judged = [by_text if one.says in ("allow", "open") else one for one in judged] or [by_text]
+    elif by_text.says != "open":
+        judged.append(by_text)
+    if not judged:
+        return Decision("allow", READS)
+    says = max((one.says for one in judged), key=_ORDER.index)
+    same = [one for one in judged if one.says == says]
+    named = "; ".join(dict.fromkeys(one.rule for one in same))
+    return Decision(says, named if says != "open" else "", next(one.reason for one in same))
+
+
+def _command(about: list[Rule], command: Command, at_home: bool) -> Decision:
+    matching = [
+        rule for rule in about if not rule.exact and (r.covers if rule.says == "allow" else r.touches)(rule, command)
+    ]
+    decision = _strongest(matching, f"no rule covers {_shown(command)}")
+    if decision.says == "open" and only_reads(command, at_home):
+        return Decision("allow", READS)
+    return decision
+
+
+def _shown(command: Command) -> str:
+    return " ".join(word.text for word in (*command.assigns, *command.words))
+
+
+def _redirections(rules: Sequence[Rule], parsed: Commands, cwd: str, at_home: bool) -> Iterable[Decision]:
+    """A file that a line writes is judged as a `write` of it, one it reads as a `read`."""
+    moved = any(one.words[0].text == "cd" for one in parsed.commands)
+    for tool, words in (("write", parsed.writes), ("read", parsed.reads)):
+        about = [rule for rule in rules if r.speaks_of(rule, tool)]
+        for word in words:
+            path = None if moved or not word.literal else r.normal_path(posixpath.join(cwd, word.text))
+            decision = _path(about, path)
+            if decision.says == "open" and tool == "read" and at_home and inside(word):
+                decision = Decision("allow", READS)
+            yield decision if decision.rule else Decision("open", reason=f"no rule covers > {word.text}")
