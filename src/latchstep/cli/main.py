@@ -26,6 +26,7 @@ MODE_HELP = (
     "plan: only reading. ask (default): changes and commands are asked about. edits: files may be changed unasked. "
     "auto: needs a sandbox. unconfined: nothing is asked, nothing is confined."
 )
+RULE_HELP = "Such as 'allow bash: git status *', 'deny write: **/.env', 'ask bash: git push *'."
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -39,6 +40,7 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
         ),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
         click.option("--allow", multiple=True, metavar="CMD", help="A command that may run unasked, exactly as given."),
+        click.option("--rule", multiple=True, metavar="RULE", help=RULE_HELP),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
         click.option("--check", multiple=True, metavar="CMD", help="A command that must pass before it is done."),
         click.option("--json", "as_json", is_flag=True, help="Print one event a line, and nothing else, on stdout."),
@@ -87,6 +89,17 @@ def sessions(everywhere: bool) -> int:
     from .showing import list_sessions
 
     return list_sessions(everywhere)
+
+
+@cli.command()
+@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Of which folder (default: here).")
+@click.option("--revoke", metavar="RULE", help="Take this rule back, as it is listed.")
+def grants(cwd: Path | None, revoke: str | None) -> int:
+    """List what was allowed for always in a folder, and by whom."""
+    from .granted import list_grants
+    from .running import folder, here, state_root
+
+    return list_grants(folder(cwd or here()), state_root(), revoke)
 
 
 @cli.command()

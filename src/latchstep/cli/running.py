@@ -21,11 +21,13 @@ from latchstep.journal.base import Journal, new_session_id
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
+from latchstep.policy.rule import Rule, parse_rule
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
 from latchstep.session.kit import Kit
 
-from .asking import ask, can_ask, is_terminal
+from . import granted
+from .asking import Always, ask, can_ask, is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
 
@@ -36,7 +38,7 @@ QUIET_SECONDS = 2.0
 class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
-    cut: the server's URL held a user, a password or a query, which are not recorded.
+    allow: commands that may run, each as exactly this text. cut: the server's URL held a user, a password or a query, which are not recorded.
     """
 
     model: str = ""
@@ -44,6 +46,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     cut: bool = False
     mode: str = ""
     allow: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
 
@@ -148,8 +151,10 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, max_steps: Any) -> Setup:
-    """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
+def asked(
+    base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, max_steps: Any, rule: Any = ()
+) -> Setup:
+    """The recorded set-up with what was typed now on top; commands that are allowed, rules and checks are added."""
     given: dict[str, Any] = {"mode": mode, "max_steps": max_steps}
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
@@ -157,11 +162,13 @@ def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, chec
     if base_url:
         given |= {"base_url": typed(base_url, "--base-url"), "cut": False}
     allowed = (*base.allow, *(typed(command, "--allow") for command in allow))
+    rules = (*base.rules, *(str(parse_rule(typed(text, "--rule"))) for text in rule))
     checks = (*base.checks, *(typed(command, "--check") for command in check))
     return msgspec.structs.replace(
         base,
         **{name: value for name, value in given.items() if value is not None},
         allow=tuple(dict.fromkeys(allowed)),
+        rules=tuple(dict.fromkeys(rules)),
         checks=tuple(dict.fromkeys(checks)),
     )
 
@@ -299,12 +306,14 @@ def prepare(
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
-    policy = preset(setup.mode, setup.allow, asks=asks)  # type: ignore[arg-type]
+    rules, state = rules_of(setup, root), state_root()
+    policy = preset(setup.mode, rules, asks=asks, root=str(root))  # type: ignore[arg-type]
+    always = Always(root, state, rules)
     kit = coding_kit(
         model,
         root,
         directory=directory,
-        approve=(lambda question: ask(screen, question)) if screen is not None and asks else None,
+        approve=(lambda question: ask(screen, question, always)) if screen is not None and asks else None,
         setup=msgspec.to_builtins(setup),
         path=path,
         notes=config.instructions,
@@ -313,3 +322,9 @@ def prepare(
     kit.head = head_of(root)
     limits = Limits(max_steps=setup.max_steps) if setup.max_steps else Limits()
     return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks)
+
+
+def rules_of(setup: Setup, root: Path) -> list[Rule]:
+    """What was given for this run, and what was granted in this workspace. Raises DefinitionError."""
+    texts = [*setup.rules, *(grant.rule for grant in granted.load(state_root(), root))]
+    return [*(Rule("allow", "bash", command, True) for command in setup.allow), *map(parse_rule, texts)]

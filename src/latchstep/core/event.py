@@ -216,7 +216,7 @@ class ApprovalAbandoned(Event, frozen=True, tag="approval.abandoned"):
 
 
 class ToolStarted(Event, frozen=True, tag="tool.started"):
-    """The intent, on disk before the effect. `found` is what `prepare` found."""
+    """The intent, on disk before the effect. `found` is what `prepare` found, `rule` what let it run unasked."""
 
     call_id: str
     name: str

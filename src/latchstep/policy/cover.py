@@ -25,6 +25,8 @@ _ON_A_LINE = frozenset(
 _SEPARATED = frozenset({"command", "declaration_command", "variable_assignments"})
 _AFTER_ITS_LINE = frozenset({"|", "|&", "&&", "||", ";", "&", ";;", ";&", ";;&"})
 
+_APART = (b" ", b"\t", b"\n", b";", b"(", b"|", b"&", b")")
+
 _BLANK = re.compile(rb"(?:[ \t]|(?<=[ \t])\\\n)*")
 _BLANK_LINES = re.compile(rb"(?:[ \t\n]|(?<=[ \t])\\\n)*")
 _DELIMITER = re.compile(r"'([A-Za-z_]\w*)'|\"([A-Za-z_]\w*)\"|([A-Za-z_]\w*)")
@@ -42,6 +44,9 @@ def check(root: Any) -> None:
         if node.type == "comment" and not any(start <= node.start_byte < end for start, end in taken):
             _comment(node, text)
             masked[node.start_byte : node.end_byte] = b" " * (node.end_byte - node.start_byte)
+        elif node.type == "file_descriptor":
+            if not node.text.isdigit() or text[: node.start_byte][-1:] not in (b"", *_APART):
+                raise Doubt("a redirection that is not understood")
     _gaps(root, bytes(masked), 0, len(text))
     _openers(nodes, masked)
 
@@ -60,7 +65,7 @@ def _all(node: Any) -> Iterator[Any]:
 def _comment(node: Any, text: bytes) -> None:
     before, after = text[: node.start_byte][-1:], text[node.end_byte :][:1]
     body = node.text
-    if before not in (b"", b" ", b"\t", b"\n", b";", b"(") or after not in (b"", b"\n") or body[:1] != b"#":
+    if before not in (b"", *_APART) or after not in (b"", b"\n") or body[:1] != b"#":
         raise Doubt("a comment whose bounds are not clear")
     if b"\n" in body or body.endswith(b"\\"):
         raise Doubt("a comment whose bounds are not clear")
@@ -78,7 +83,7 @@ def _heredocs(nodes: list[Any], text: bytes) -> list[tuple[int, int]]:
         start, end = parts["heredoc_start"], parts["heredoc_end"]
         named = _DELIMITER.fullmatch(start.text.decode())
         line_end = text.find(b"\n", start.end_byte)
-        if named is None or line_end < 0:
+        if named is None or line_end < 0 or text[start.end_byte : start.end_byte + 1] not in b" \t\n;|&>":
             raise Doubt("a here-document whose delimiter is not clear")
         at, word = line_end + 1, next(group for group in named.groups() if group).encode()
         while True:
@@ -133,6 +138,8 @@ def _gaps(node: Any, text: bytes, start: int, end: int) -> None:
             and child.type not in (";;", ";&", ";;&")
         ):
             raise Doubt(f"{child.type} on a line of its own")
+        if not gap and child.type == "file_redirect" and text[at - 1 : at] == b"}":
+            raise Doubt("a redirection that sets a variable")
         if before is not None and not gap and node.type in _SEPARATED and not _redirects(before, child):
             raise Doubt("words that are not apart")
         _gaps(child, text, child.start_byte, child.end_byte)

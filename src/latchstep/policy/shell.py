@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
@@ -73,13 +73,14 @@ def can_parse() -> bool:
     return _parser() is not None
 
 
+@lru_cache(maxsize=256)
 def parse(command: str) -> Commands | Unclear:
     """Every command that the line can run, in wrappers and substitutions too, or why that is not known."""
     found = _Found()
     try:
         _read(command, found)
     except (Doubt, RecursionError) as doubt:
-        return Unclear(str(doubt) or "too deep")
+        return Unclear(str(doubt)[:200])
     only = found.commands[0] if len(found.commands) == 1 else None
     plain = only is not None and not (found.writes or found.reads or found.wrapped or only.assigns)
     return Commands(
@@ -222,7 +223,7 @@ def _runs(words: tuple[Word, ...], assigns: tuple[Word, ...], found: _Found) -> 
     if started is not None:
         found.wrapped = True
         for inner in started.commands:
-            inner_assigns = [*(() if started.itself else assigns)]
+            inner_assigns = [*assigns]
             while inner and (inner[0].kind != "any") and re.match(r"[A-Za-z_]\w*=", inner[0].text):
                 if not started.assigns:
                     raise Doubt("which command runs cannot be known")
@@ -231,6 +232,8 @@ def _runs(words: tuple[Word, ...], assigns: tuple[Word, ...], found: _Found) -> 
             if inner[:1] and inner[0].text in _RESERVED:
                 raise Doubt(f"{inner[0].text} is not understood here")
             _runs(inner, tuple(inner_assigns), found)
+        if started.scripts and assigns:
+            raise Doubt("a shell in an environment that is changed")
         for script in started.scripts:
             _read(script, found)
     found.depth -= 1

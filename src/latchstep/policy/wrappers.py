@@ -57,7 +57,8 @@ TABLES = {
     "ionice": _table("t", "cn", "class= classdata= ignore"),
 }
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
+SHELLS = frozenset({"sh", "bash", "dash", "ash"})
+"""Shells whose grammar is that of bash, or less."""
 
 NEVER = frozenset(
     "parallel busybox toybox su runuser script expect watch chroot nsenter unshare flock rlwrap strace ltrace gdb entr "
@@ -135,6 +136,8 @@ def _plain(words: Words, table: _Table) -> Started | None:
     if words[0].text == "nice" and inner and re.fullmatch(r"[-+]?\d+", inner[0].text):
         raise Doubt("nice with an old option")
     name = words[0].text
+    if inner and inner[0].text.startswith("-"):
+        raise Doubt(f"{name} {inner[0].text} is not understood")
     if name == "xargs":
         inner = (*(inner or (Word("echo"),)), ANY)
     bare = not inner or (table.assigns and all(re.match(r"[A-Za-z_]\w*=", word.text) for word in inner))
@@ -205,10 +208,10 @@ def _find(words: Words) -> Started:
 def _xargs(words: Words) -> Started | None:
     """With -I the input stands wherever the mark does; without, behind the command."""
     for at, word in enumerate(words[1:], 1):
-        if not word.literal or not word.text.startswith("-"):
-            break
-        if not word.text.startswith("-I"):
+        if re.fullmatch(r"-[0rtx]+|-[nPLs]\d+", word.text):
             continue
+        if not word.literal or not word.text.startswith("-I"):
+            break
         mark, behind = (word.text[2:], at + 1) if len(word.text) > 2 else (_next(words, at + 1).text, at + 2)
         inner, _ = _behind((words[0], *words[1:at], *words[behind:]), TABLES["xargs"])
         if inner:
