@@ -45,7 +45,7 @@ class Always(msgspec.Struct, frozen=True):
 
 
 async def ask(screen: Screen, question: Question, always: Always | None = None) -> bool | Verdict:
-    """Yes, no, or the rule by which it is yes from now on. The end of input is no, and so is a terminal that has gone."""
+    """Yes, no, or the rule by which it is yes from now on. The end of input is no; so is a terminal that has gone."""
     again = " again" if question.about == "doubt" else ""
     screen.line(screen.style(f"May {one_line(question.name, 60)} run{again}?", "bold", "yellow"))
     rows = lay_out(question, screen.width)

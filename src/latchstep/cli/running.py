@@ -38,7 +38,8 @@ QUIET_SECONDS = 2.0
 class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
-    allow: commands that may run, each as exactly this text. cut: the server's URL held a user, a password or a query, which are not recorded.
+    allow: commands that may run, each as exactly this text.
+    cut: the server's URL held a user, a password or a query, which are not recorded.
     """
 
     model: str = ""

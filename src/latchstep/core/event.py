@@ -225,6 +225,7 @@ class ToolStarted(Event, frozen=True, tag="tool.started"):
     replay: Replay = "never"
     idempotency_key: str = ""
     found: Any = None
+    rule: str = ""
 
 
 class ToolOutput(Event, frozen=True, tag="tool.output"):

@@ -1,9 +1,10 @@
-"""Is every byte of a line where the grammar says it is? What the parser forgives, skips or joins is found here. Pure."""
+"""Is every byte of a line where the grammar says it is? Finds what the parser forgives, skips or joins. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from .words import Doubt
@@ -17,8 +18,8 @@ _STARTS = {
 _TIGHT = frozenset({"concatenation", "variable_assignment", "simple_expansion", "expansion", "command_name", "number"})
 _ON_A_LINE = frozenset(
     {
-        "command", "redirected_statement", "file_redirect", "herestring_redirect", "heredoc_redirect", "negated_command",
-        "variable_assignments", "declaration_command", "test_command", "unary_expression", "binary_expression",
+        "command", "redirected_statement", "file_redirect", "herestring_redirect", "heredoc_redirect",
+        "negated_command", "variable_assignments", "declaration_command", "test_command", "unary_expression", "binary_expression",
         "parenthesized_expression",
     }
 )  # fmt: skip
@@ -44,9 +45,9 @@ def check(root: Any) -> None:
         if node.type == "comment" and not any(start <= node.start_byte < end for start, end in taken):
             _comment(node, text)
             masked[node.start_byte : node.end_byte] = b" " * (node.end_byte - node.start_byte)
-        elif node.type == "file_descriptor":
-            if not node.text.isdigit() or text[: node.start_byte][-1:] not in (b"", *_APART):
-                raise Doubt("a redirection that is not understood")
+        apart = text[: node.start_byte][-1:] in (b"", *_APART)
+        if node.type == "file_descriptor" and not (apart and node.text.isdigit()):
+            raise Doubt("a redirection that is not understood")
     _gaps(root, bytes(masked), 0, len(text))
     _openers(nodes, masked)
 
@@ -101,7 +102,7 @@ def _heredocs(nodes: list[Any], text: bytes) -> list[tuple[int, int]]:
             raise Doubt("a here-document with expansions")
         taken.append((line_end, stop))
     ranges = sorted(taken)
-    if any(left[1] > right[0] for left, right in zip(ranges, ranges[1:], strict=False)):
+    if any(left[1] > right[0] for left, right in pairwise(ranges)):
         raise Doubt("here-documents in one another")
     for node in nodes:
         if node.child_count == 0 and not node.type.startswith("heredoc_"):

@@ -18,13 +18,13 @@ MAX_OFFER = 2_000
 """Characters of a command beyond which no rule is offered for it."""
 
 _INTERPRETERS = frozenset(
-    "python python2 python3 pypy pypy3 perl ruby node nodejs deno bun php lua luajit tclsh expect awk gawk mawk sed jq "
+    "python pypy perl ruby node nodejs deno bun php lua luajit tclsh expect awk gawk mawk sed jq "
     "osascript pwsh zsh ksh fish csh tcsh irb ghci java jshell scala R Rscript julia elixir erl vim vi emacs ed ex".split()
 )
 _MANY_VERBS = frozenset(
     "git hg svn npm npx pnpm pnpx yarn pip pip3 pipx uv uvx poetry pdm hatch tox nox cargo rustup go gradle mvn dotnet "
-    "docker podman kubectl helm terraform ansible make just task rake bundle gem composer apt apt-get dnf brew systemctl "
-    "ssh scp rsync tar find xargs env curl wget aws gcloud az gh glab".split()
+    "docker podman kubectl helm terraform ansible make just task rake bundle gem composer apt apt-get dnf brew "
+    "systemctl ssh scp rsync tar find xargs env curl wget aws gcloud az gh glab".split()
 )
 _RUNNERS = _INTERPRETERS | _MANY_VERBS | SHELL_PROGRAMS | NEVER | DOUBTED | frozenset(TABLES)
 
@@ -87,7 +87,7 @@ def _wide(rule: Rule) -> str:
     verbs = [word for word in fixed if word and not word.startswith("-")]
     if not verbs and (None in words or program not in _MANY_VERBS):
         return f"would allow anything that {program} can run"
-    code = {"-c", "-e", "-E", "-r", "--eval", "-exec", "-"} & set(word for word in fixed if word)
+    code = {"-c", "-e", "-E", "-r", "--eval", "-exec", "-"} & {word for word in fixed if word}
     if None in words and (code or program in NEVER or program in SHELL_PROGRAMS or program in TABLES):
         return f"would allow anything that {program} can run"
     return ""

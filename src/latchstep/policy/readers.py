@@ -58,8 +58,8 @@ READERS = {
         "acFHiIlnNopPqsSUvwx0u",
         "eABCmgtTjMd",
         "ignore-case smart-case case-sensitive fixed-strings word-regexp line-regexp invert-match count count-matches "
-        "files-with-matches files-without-match line-number no-line-number with-filename no-filename heading no-heading "
-        "hidden no-ignore multiline only-matching quiet glob= iglob= type= type-not= max-count= max-depth= "
+        "files-with-matches files-without-match line-number no-line-number with-filename no-filename heading "
+        "no-heading hidden no-ignore multiline only-matching quiet glob= iglob= type= type-not= max-count= max-depth= "
         "after-context= before-context= context= regexp= sort= color= stats json column trim vimgrep no-config files",
         1,
     ),

@@ -115,7 +115,8 @@ def weight(rule: Rule) -> tuple[int, ...]:
 
 _ESCAPES: dict[str, str] = {
     "git": "-c --config-env --exec-path -C --git-dir --work-tree --output -o --upload-pack --receive-pack --exec -x "
-    "--ext-diff --textconv -O --open-files-in-pager --template --separate-git-dir --config --extcmd --no-index -F --file",
+    "--ext-diff --textconv -O --open-files-in-pager --template --separate-git-dir --config --extcmd --no-index -F "
+    "--file",
     "find": "-delete -fprint -fprint0 -fprintf -fls",
     "sort": "-o --output --compress-program -T --temporary-directory",
     "rg": "--pre --hostname-bin -z --search-zip",
@@ -148,7 +149,7 @@ def _escapes(program: str, text: str) -> bool:
             if len(option) > 2 and known.startswith(option):
                 return True
         elif len(known) > 2:  # find and go write long options with one dash
-            if option == known or option == f"-{known}":
+            if option in (known, f"-{known}"):
                 return True
         elif not text.startswith("--") and program != "find" and known[1] in option:
             return True
@@ -241,4 +242,4 @@ def host_matches(pattern: str, url: str) -> bool:
         return False
     if not re.fullmatch(r"[a-z0-9.:-]+", host):
         return False
-    return pattern == "*" or host == pattern or (pattern.startswith("*.") and host.endswith(pattern[1:]))
+    return pattern in ("*", host) or (pattern.startswith("*.") and host.endswith(pattern[1:]))

@@ -38,7 +38,7 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=[directory.parent] if directory is not None else [])
+    workspace = Workspace(root, protected=_ours(directory) if directory is not None else [])
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
@@ -66,3 +66,9 @@ def coding_kit(
         on_open=on_open,
         on_close=on_close,
     )
+
+
+def _ours(directory: Path) -> list[Path]:
+    """What no file tool writes: the sessions, and what a person granted, trusted or entrusted, which lies beside them."""
+    home = directory.parent.parent
+    return [directory.parent, *(home / name for name in ("sessions", "grants", "trust.json", "keys"))]
