@@ -84,8 +84,9 @@ class Tracer:
 def said(parsed: Commands, argv: Sequence[str]) -> bool:
     """The gate named this command."""
     return any(
-        _fits(command.words, argv) or (command.words[0].text in ("bash", "sh") and _fits(command.words[1:], argv))
+        _fits(command.words[at:], argv)
         for command in parsed.commands  # `bash x`: a script of that name, which here is a stub
+        for at in range(len(command.words) if command.words[0].text in ("bash", "sh") else 1)
     )
 
 

@@ -128,7 +128,8 @@ def _shell() -> Finding:
 
 def _gate() -> Finding:
     """A line of shell is parsed into what it runs."""
-    from latchstep.policy.shell import Commands, can_parse, parse
+    from latchstep.policy.line import Commands
+    from latchstep.policy.shell import can_parse, parse
 
     if not can_parse():
         return "warn", "tree-sitter or tree-sitter-bash is not installed: every command is asked about, rules or not"

@@ -19,8 +19,8 @@ _TIGHT = frozenset({"concatenation", "variable_assignment", "simple_expansion", 
 _ON_A_LINE = frozenset(
     {
         "command", "redirected_statement", "file_redirect", "herestring_redirect", "heredoc_redirect",
-        "negated_command", "variable_assignments", "declaration_command", "test_command", "unary_expression", "binary_expression",
-        "parenthesized_expression",
+        "negated_command", "variable_assignments", "declaration_command", "test_command", "unary_expression",
+        "binary_expression", "parenthesized_expression",
     }
 )  # fmt: skip
 _SEPARATED = frozenset({"command", "declaration_command", "variable_assignments"})
@@ -33,9 +33,8 @@ _BLANK_LINES = re.compile(rb"(?:[ \t\n]|(?<=[ \t])\\\n)*")
 _DELIMITER = re.compile(r"'([A-Za-z_]\w*)'|\"([A-Za-z_]\w*)\"|([A-Za-z_]\w*)")
 
 
-def check(root: Any) -> None:
+def check(root: Any, text: bytes) -> None:
     """Raises Doubt."""
-    text: bytes = root.text
     nodes = list(_all(root))
     masked = bytearray(text)
     taken = _heredocs(nodes, text)

@@ -11,9 +11,10 @@ import msgspec
 from latchstep.core.message import ToolCall
 
 from . import rule as r
+from .line import Command, Commands, Unclear
 from .readers import inside, only_reads
 from .rule import Rule
-from .shell import Command, Commands, Unclear, parse
+from .shell import parse
 
 READS = "built in: it only reads"
 

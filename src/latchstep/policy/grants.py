@@ -9,8 +9,9 @@ from latchstep.errors import DefinitionError
 
 from .builtins import DOUBTED
 from .gate import decide
+from .line import Commands
 from .rule import SHELLS, Rule, normal_path, parse_rule
-from .shell import Commands, parse
+from .shell import parse
 from .wrappers import NEVER, TABLES
 from .wrappers import SHELLS as SHELL_PROGRAMS
 
@@ -19,13 +20,16 @@ MAX_OFFER = 2_000
 
 _INTERPRETERS = frozenset(
     "python pypy perl ruby node nodejs deno bun php lua luajit tclsh expect awk gawk mawk sed jq "
-    "osascript pwsh zsh ksh fish csh tcsh irb ghci java jshell scala R Rscript julia elixir erl vim vi emacs ed ex".split()
+    "osascript pwsh zsh ksh fish csh tcsh irb ghci java jshell scala R Rscript julia elixir erl vim vi emacs ed "
+    "ex".split()
 )
 _MANY_VERBS = frozenset(
     "git hg svn npm npx pnpm pnpx yarn pip pip3 pipx uv uvx poetry pdm hatch tox nox cargo rustup go gradle mvn dotnet "
     "docker podman kubectl helm terraform ansible make just task rake bundle gem composer apt apt-get dnf brew "
     "systemctl ssh scp rsync tar find xargs env curl wget aws gcloud az gh glab".split()
 )
+_RUN = frozenset("run exec x dlx foreach start shell".split())
+"""Verbs behind which stands a program."""
 _RUNNERS = _INTERPRETERS | _MANY_VERBS | SHELL_PROGRAMS | NEVER | DOUBTED | frozenset(TABLES)
 
 
@@ -88,6 +92,7 @@ def _wide(rule: Rule) -> str:
     if not verbs and (None in words or program not in _MANY_VERBS):
         return f"would allow anything that {program} can run"
     code = {"-c", "-e", "-E", "-r", "--eval", "-exec", "-"} & {word for word in fixed if word}
-    if None in words and (code or program in NEVER or program in SHELL_PROGRAMS or program in TABLES):
+    starts = code or (fixed[-1:] and fixed[-1] in _RUN) or program in (*NEVER, *SHELL_PROGRAMS, *TABLES, "ssh")
+    if None in words and starts:
         return f"would allow anything that {program} can run"
     return ""

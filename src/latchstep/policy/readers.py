@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from .shell import Command
+from .line import Command
 from .words import Word
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from latchstep.errors import DefinitionError
 
-from .shell import Command
+from .line import Command
 
 Says = Literal["allow", "ask", "deny"]
 

@@ -7,16 +7,14 @@ The grammar forgives what bash does not, so each byte, node and opener must be a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
-
-import msgspec
 
 from latchstep.core.printable import printable
 
 from . import cover
 from .builtins import NAME, judge_builtin, judge_test
+from .line import RESERVED, TOKENS, WORDS, Command, Commands, Found, Unclear
 from .words import DASH, Doubt, Word, joined, leaf, quoted, source
 from .wrappers import unwrap
 
@@ -24,38 +22,6 @@ MAX_LINE = 20_000
 """Characters of a command beyond which it is not read."""
 MAX_DEPTH = 60
 """How deep commands may stand in one another."""
-
-
-class Command(msgspec.Struct, frozen=True):
-    """A simple command: its words, the first of which is literal, and the assignments before them."""
-
-    words: tuple[Word, ...]
-    assigns: tuple[Word, ...] = ()
-
-
-class Commands(msgspec.Struct, frozen=True):
-    """All that a line can do by itself. writes, reads: the files of its redirections. plain: it is one command of
-    literal words, which nothing wraps."""
-
-    commands: tuple[Command, ...]
-    writes: tuple[Word, ...] = ()
-    reads: tuple[Word, ...] = ()
-    plain: bool = False
-
-
-class Unclear(msgspec.Struct, frozen=True):
-    """Why the line cannot be judged by what it runs."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class _Found:
-    commands: list[Command] = field(default_factory=list)
-    writes: list[Word] = field(default_factory=list)
-    reads: list[Word] = field(default_factory=list)
-    depth: int = 0
-    wrapped: bool = False
 
 
 @cache
@@ -76,7 +42,7 @@ def can_parse() -> bool:
 @lru_cache(maxsize=256)
 def parse(command: str) -> Commands | Unclear:
     """Every command that the line can run, in wrappers and substitutions too, or why that is not known."""
-    found = _Found()
+    found = Found()
     try:
         _read(command, found)
     except (Doubt, RecursionError) as doubt:
@@ -94,7 +60,7 @@ def parse(command: str) -> Commands | Unclear:
 _LONE_DASH = re.compile(r"(?<=[ \t])-(?=[ \t\n;&|)]|\Z)")
 
 
-def _read(command: str, found: _Found) -> None:
+def _read(command: str, found: Found) -> None:
     if (parser := _parser()) is None:
         raise Doubt("no grammar of bash is installed")
     if len(command) > MAX_LINE:
@@ -103,43 +69,18 @@ def _read(command: str, found: _Found) -> None:
         command.replace(" ", "").replace("\t", "")
     ):
         raise Doubt("it holds characters that cannot be seen")
-    root = parser.parse(_LONE_DASH.sub(DASH, command).encode()).root_node
+    data = _LONE_DASH.sub(DASH, command).encode()
+    root = parser.parse(data).root_node
     if root.has_error or root.type != "program":
         raise Doubt("its syntax is not understood")
-    cover.check(root)
+    cover.check(root, data)
     _statement(root, found)
 
 
 # -- statements ------------------------------------------------------------------------------------------
 
-_TOKENS: dict[str, frozenset[str]] = {
-    name: frozenset(tokens.split())
-    for name, tokens in {
-        "program": "; & \n",
-        "list": "&& ||",
-        "pipeline": "| |&",
-        "compound_statement": "{ } ; & \n",
-        "subshell": "( ) ; & \n",
-        "do_group": "do done ; & \n",
-        "if_statement": "if then fi ; & \n",
-        "elif_clause": "elif then ; & \n",
-        "else_clause": "else ; & \n",
-        "while_statement": "while until ; & \n",
-        "negated_command": "!",
-        "command_substitution": "$( ) ; & \n",
-        "process_substitution": "<( >( ) ; & \n",
-    }.items()
-}
 
-_WORDS = frozenset(
-    {
-        "word", "number", "raw_string", "string", "ansi_c_string", "simple_expansion", "expansion", "concatenation",
-        "command_substitution", "process_substitution", "arithmetic_expansion", "brace_expression",
-    }
-)  # fmt: skip
-
-
-def _statement(node: Any, found: _Found) -> None:
+def _statement(node: Any, found: Found) -> None:
     found.depth += 1
     if found.depth > MAX_DEPTH:
         raise Doubt("too deep")
@@ -165,18 +106,18 @@ def _statement(node: Any, found: _Found) -> None:
             _test(node, found)
         case "declaration_command":
             _export(node, found)
-        case kind if kind in _TOKENS:
+        case kind if kind in TOKENS:
             for child in node.children:
                 if child.is_named:
                     _statement(child, found)
-                elif child.type.strip() and child.type not in _TOKENS[kind]:
+                elif child.type.strip() and child.type not in TOKENS[kind]:
                     raise Doubt(f"{child.type} is not understood here")
         case kind:
             raise Doubt(f"{kind.replace('_', ' ')} is not understood")
     found.depth -= 1
 
 
-def _command(node: Any, more: list[Any], found: _Found) -> None:
+def _command(node: Any, more: list[Any], found: Found) -> None:
     """A simple command. `more`: words of it that stand behind a redirection."""
     words: list[Word] = []
     assigns: list[Word] = []
@@ -187,7 +128,7 @@ def _command(node: Any, more: list[Any], found: _Found) -> None:
             case "command_name":
                 (name,) = child.children
                 word = _word(name, found)
-                if not word.literal or source(name) in _RESERVED or re.match(r"[A-Za-z_]\w*(\[.*)?\+?=", word.text):
+                if not word.literal or source(name) in RESERVED or re.match(r"[A-Za-z_]\w*(\[.*)?\+?=", word.text):
                     raise Doubt(f"which command {source(name)} is cannot be known")
                 words.append(word)
             case "file_redirect":
@@ -195,7 +136,7 @@ def _command(node: Any, more: list[Any], found: _Found) -> None:
                     raise Doubt("a redirection that is not understood")
             case "herestring_redirect":
                 _herestring(child, found)
-            case kind if kind in _WORDS:
+            case kind if kind in WORDS:
                 words.append(_word(child, found))
             case "=" | "==":
                 words.append(Word(child.type))
@@ -204,12 +145,7 @@ def _command(node: Any, more: list[Any], found: _Found) -> None:
     _runs(tuple(words), tuple(assigns), found)
 
 
-_RESERVED = frozenset(
-    "if then else elif fi do done case esac while until for select function time coproc { } ! in [[ ]]".split()
-) - {"time"}
-
-
-def _runs(words: tuple[Word, ...], assigns: tuple[Word, ...], found: _Found) -> None:
+def _runs(words: tuple[Word, ...], assigns: tuple[Word, ...], found: Found) -> None:
     """Note a command, and what it starts in turn."""
     if not words or not words[0].literal or not words[0].text:
         raise Doubt("which command runs cannot be known")
@@ -229,7 +165,7 @@ def _runs(words: tuple[Word, ...], assigns: tuple[Word, ...], found: _Found) -> 
                     raise Doubt("which command runs cannot be known")
                 inner_assigns.append(inner[0])
                 inner = inner[1:]
-            if inner[:1] and inner[0].text in _RESERVED:
+            if inner[:1] and inner[0].text in RESERVED:
                 raise Doubt(f"{inner[0].text} is not understood here")
             _runs(inner, tuple(inner_assigns), found)
         if started.scripts and assigns:
@@ -239,7 +175,7 @@ def _runs(words: tuple[Word, ...], assigns: tuple[Word, ...], found: _Found) -> 
     found.depth -= 1
 
 
-def _value(node: Any, found: _Found) -> Word:
+def _value(node: Any, found: Found) -> Word:
     """`NAME=value` before a command, or by itself."""
     children = node.children
     if len(children) not in (2, 3) or children[0].type != "variable_name" or children[1].type != "=":
@@ -252,13 +188,13 @@ def _value(node: Any, found: _Found) -> Word:
     return Word(f"{name}={value.text}", "literal" if known else "one")
 
 
-def _assignment(node: Any, found: _Found) -> None:
+def _assignment(node: Any, found: Found) -> None:
     name = _value(node, found).text.partition("=")[0]
     if not NAME.fullmatch(name):
         raise Doubt(f"{name} changes what commands do")
 
 
-def _word(node: Any, found: _Found) -> Word:
+def _word(node: Any, found: Found) -> Word:
     word = leaf(node)
     if word is not None:
         return word
@@ -277,7 +213,7 @@ def _word(node: Any, found: _Found) -> Word:
             raise Doubt(f"{kind.replace('_', ' ')} {source(node)[:40]} is not understood")
 
 
-def _substitution(node: Any, found: _Found) -> None:
+def _substitution(node: Any, found: Found) -> None:
     inner = node.children[1:-1]
     if len(inner) == 1 and inner[0].type == "file_redirect":  # $(<file)
         if _redirect(inner[0], found):
@@ -291,7 +227,7 @@ def _substitution(node: Any, found: _Found) -> None:
 _HARMLESS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/stdin"})
 
 
-def _redirected(node: Any, found: _Found) -> None:
+def _redirected(node: Any, found: Found) -> None:
     """A statement with redirections; words behind one belong to its command."""
     body, more = None, []
     for child in node.children:
@@ -314,7 +250,7 @@ def _redirected(node: Any, found: _Found) -> None:
         _statement(body, found)
 
 
-def _redirect(node: Any, found: _Found) -> list[Any]:
+def _redirect(node: Any, found: Found) -> list[Any]:
     """Note the file of one redirection; the words behind it."""
     children = [child for child in node.children if child.type != "file_descriptor"]
     operator, rest = children[0].type, children[1:]
@@ -333,7 +269,7 @@ def _redirect(node: Any, found: _Found) -> list[Any]:
     return rest[1:]
 
 
-def _herestring(node: Any, found: _Found) -> None:
+def _herestring(node: Any, found: Found) -> None:
     found.wrapped = True  # what it reads is a part of it
     operator, *rest = [child for child in node.children if child.type != "file_descriptor"]
     if operator.type != "<<<" or len(rest) != 1:
@@ -341,7 +277,7 @@ def _herestring(node: Any, found: _Found) -> None:
     _word(rest[0], found)
 
 
-def _heredoc(node: Any, found: _Found) -> list[Any]:
+def _heredoc(node: Any, found: Found) -> list[Any]:
     """What stands on the line behind `<<`; `cover` has judged the body."""
     more: list[Any] = []
     found.wrapped = True
@@ -357,7 +293,7 @@ def _heredoc(node: Any, found: _Found) -> list[Any]:
                 _herestring(child, found)
             case "pipeline":
                 _statement(child, found)
-            case kind if kind in _WORDS:
+            case kind if kind in WORDS:
                 more.append(child)
             case _ if child.is_named:
                 _statement(child, found)
@@ -369,7 +305,7 @@ def _heredoc(node: Any, found: _Found) -> list[Any]:
 # -- compound commands -----------------------------------------------------------------------------------
 
 
-def _for(node: Any, found: _Found) -> None:
+def _for(node: Any, found: Found) -> None:
     for child in node.children:
         match child.type:
             case "for" | "in" | ";" | "\n":
@@ -379,13 +315,13 @@ def _for(node: Any, found: _Found) -> None:
                     raise Doubt(f"{source(child)} changes what commands do")
             case "do_group" | "compound_statement" | "comment":
                 _statement(child, found)
-            case kind if kind in _WORDS:
+            case kind if kind in WORDS:
                 _word(child, found)
             case kind:
                 raise Doubt(f"{kind} is not understood in for")
 
 
-def _case(node: Any, found: _Found) -> None:
+def _case(node: Any, found: Found) -> None:
     for at, child in enumerate(node.children):
         match child.type:
             case "case" | "in" | "esac" | "\n" | "comment":
@@ -399,18 +335,18 @@ def _case(node: Any, found: _Found) -> None:
                         _statement(item, found)
                     elif item.type.strip() and item.type not in ("(", ")", "|", ";;", ";&", ";;&", ";", "&"):
                         raise Doubt(f"{item.type} is not understood in case")
-            case kind if kind in _WORDS and node.field_name_for_child(at) == "value":
+            case kind if kind in WORDS and node.field_name_for_child(at) == "value":
                 _word(child, found)
             case kind:
                 raise Doubt(f"{kind} is not understood in case")
 
 
-def _function(node: Any, found: _Found) -> None:
+def _function(node: Any, found: Found) -> None:
     for child in node.children:
         match child.type:
             case "function" | "(" | ")" | "comment":
                 pass
-            case "word" if re.fullmatch(r"[A-Za-z_][\w-]*", source(child)) and source(child) not in _RESERVED:
+            case "word" if re.fullmatch(r"[A-Za-z_][\w-]*", source(child)) and source(child) not in RESERVED:
                 found.wrapped = True
             case "compound_statement" | "subshell" | "if_statement" | "while_statement" | "for_statement":
                 _statement(child, found)
@@ -420,7 +356,7 @@ def _function(node: Any, found: _Found) -> None:
                 raise Doubt(f"{kind} is not understood in a function")
 
 
-def _test(node: Any, found: _Found) -> None:
+def _test(node: Any, found: Found) -> None:
     """`[ … ]` and `[[ … ]]`, as a row of words."""
     row: list[Word] = []
 
@@ -428,7 +364,7 @@ def _test(node: Any, found: _Found) -> None:
         for child in inner.children:
             if child.type in ("unary_expression", "binary_expression", "parenthesized_expression"):
                 flatten(child)
-            elif child.type in _WORDS:
+            elif child.type in WORDS:
                 row.append(_word(child, found))
             elif child.type in ("extglob_pattern", "regex") and re.fullmatch(r"[\w.*?/:@%+,^-]+\$?", source(child)):
                 row.append(Word(source(child), "one"))
@@ -441,7 +377,7 @@ def _test(node: Any, found: _Found) -> None:
     judge_test(row)
 
 
-def _export(node: Any, found: _Found) -> None:
+def _export(node: Any, found: Found) -> None:
     """`export NAME=value`: a command like others, whose words are assignments."""
     first, *rest = node.children
     if first.type != "export" or not rest or any(child.type != "variable_assignment" for child in rest):
