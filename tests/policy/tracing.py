@@ -22,7 +22,9 @@ END = "-- end of a call --"
 GUARD = "enable -n kill suspend; ulimit -t 2 -f 64 -c 0; FUNCNEST=20; PATH=$STUBS\n"
 """What a line shall not do to the machine that tests it, whatever a fuzzer makes of it."""
 
-UNSAFE = re.compile(r"/|~|\.\.|sudo|kill|\b(yes|sleep|while|until|wait|read|select|coproc|exec)\b|:\(\)|[0-9]{4}")
+UNSAFE = re.compile(
+    r"/|~|\benv\b.*-|-p|PATH|\.\.|sudo|kill|\b(yes|sleep|while|until|wait|read|select|coproc|exec)\b|:\(\)|[0-9]{4}"
+)
 """Lines that are parsed but not run: those that reach out of the folder, or might never end."""
 
 

@@ -39,7 +39,9 @@ def judge_builtin(words: tuple[Word, ...]) -> None:
             raise Doubt("printf with an option, or a format nobody knows")
         case "read" if not all(text == "-r" or NAME.fullmatch(text) for text in texts):
             raise Doubt("read with more than -r and plain names")
-        case "set" if not texts or not all(re.fullmatch(r"-[eu]*o?|pipefail", text) for text in texts) or "pipefail" in texts[:1]:
+        case "set" if (
+            not re.fullmatch(r"(-[eu]+ )*(-[eu]*o pipefail )?(-[eu]+ )*", " ".join([*texts, ""])) or not texts
+        ):
             raise Doubt("set with more than -e, -u and -o pipefail")
         case "wait" | "type" if any(not word.literal or word.text.startswith("-") for word in given):
             raise Doubt(f"{name} with options")

@@ -76,28 +76,29 @@ def _line(rules: Sequence[Rule], about: list[Rule], command: str, cwd: str) -> D
             return by_text
         return Decision("open", reason=f"what it runs is not clear: {parsed.reason}", unclear=True)
     at_home = all(only_reads(one) for one in parsed.commands if one.words[0].text == "cd")
-    judged = [_command(about, one, at_home) for one in parsed.commands]
+    judged = [_command(about, whole, one, at_home) for one in parsed.commands]
     judged += _redirections(rules, parsed, cwd, at_home)
-    if by_text.says == "allow":
-        judged = [by_text if one.says in ("allow", "open") else one for one in judged] or [by_text]
-    elif by_text.says != "open":
-        judged.append(by_text)
+    if by_text.says != "open":
+        judged = [by_text if one.says == "open" else one for one in judged] + [by_text]
     if not judged:
         return Decision("allow", READS)
     says = max((one.says for one in judged), key=_ORDER.index)
     same = [one for one in judged if one.says == says]
-    named = "; ".join(dict.fromkeys(one.rule for one in same))
-    return Decision(says, named if says != "open" else "", next(one.reason for one in same))
+    named = "; ".join(dict.fromkeys(one.rule for one in same if one is not by_text or len(same) == 1))
+    return Decision(says, named, next(one.reason for one in same))
 
 
-def _command(about: list[Rule], command: Command, at_home: bool) -> Decision:
-    matching = [
-        rule for rule in about if not rule.exact and (r.covers if rule.says == "allow" else r.touches)(rule, command)
-    ]
-    decision = _strongest(matching, f"no rule covers {_shown(command)}")
+def _command(about: list[Rule], whole: list[Rule], command: Command, at_home: bool) -> Decision:
+    """Of `about` those that speak of the words, and the rules that speak of the line as a whole."""
+    matching = [rule for rule in about if isinstance(rule.subject, tuple) and _speaks(rule, command)]
+    decision = _strongest([*whole, *matching], f"no rule covers {_shown(command)}")
     if decision.says == "open" and only_reads(command, at_home):
         return Decision("allow", READS)
     return decision
+
+
+def _speaks(rule: Rule, command: Command) -> bool:
+    return r.covers(rule, command) if rule.says == "allow" else r.touches(rule, command)
 
 
 def _shown(command: Command) -> str:

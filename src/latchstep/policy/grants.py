@@ -80,7 +80,7 @@ def _wide(rule: Rule) -> str:
     if rule.subject is None:
         return "would allow every call of the tool"
     if isinstance(rule.subject, str):
-        wild = re.match(r"[*?]|/?\*|\.\.", rule.subject)
+        wild = re.match(r"[*?/]|\.\.", rule.subject)
         return "would allow files anywhere; begin with a folder" if wild else ""
     words = [word for word in rule.subject if word is None or not re.match(r"[A-Za-z_]\w*=", word)]
     program = (words[0] or "").rpartition("/")[2] if words else ""

@@ -81,7 +81,6 @@ READERS = {
     "comm": _reader("123z", ""),
     "which": _reader("as", "", "all", -1),
     "whoami": _reader(),
-    "id": _reader("gGnru", "", "", -1),
     "uname": _reader("asnrvmpio"),
     "seq": _reader("w", "fs", "", -1),
     "sleep": _reader("", "", "", -1),

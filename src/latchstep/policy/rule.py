@@ -158,8 +158,7 @@ def _escapes(program: str, text: str) -> bool:
 
 def covers(rule: Rule, command: Command) -> bool:
     """An allowing rule covers this command, with all it was given: what is not known is covered by nothing."""
-    if not isinstance(rule.subject, tuple):
-        return rule.subject is None
+    assert isinstance(rule.subject, tuple)
     given = (*command.assigns, *command.words)
     if not all(word.literal for word in command.assigns):
         return False
@@ -179,8 +178,7 @@ def covers(rule: Rule, command: Command) -> bool:
 
 def touches(rule: Rule, command: Command) -> bool:
     """A rule that asks or denies speaks of this command: however its program is spelled, and whatever is not known."""
-    if not isinstance(rule.subject, tuple):
-        return rule.subject is None
+    assert isinstance(rule.subject, tuple)
     pattern = rule.subject
     words = command.words
     open_end = pattern[-1] is None

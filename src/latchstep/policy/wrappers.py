@@ -6,6 +6,7 @@ An option that is not in the table raises Doubt: nobody can say where the comman
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 import msgspec
 
@@ -136,6 +137,9 @@ def _plain(words: Words, table: _Table) -> Started | None:
     if words[0].text == "nice" and inner and re.fullmatch(r"[-+]?\d+", inner[0].text):
         raise Doubt("nice with an old option")
     name = words[0].text
+    for word in takewhile(lambda word: table.assigns and "=" in word.text, inner):
+        if not re.match(r"[A-Za-z_]\w*=", word.text):  # env takes any word with = for an assignment
+            raise Doubt(f"{name} {word.text[:40]} is not understood")
     if inner and inner[0].text.startswith("-"):
         raise Doubt(f"{name} {inner[0].text} is not understood")
     if name == "xargs":
