@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ async def ask(screen: Screen, question: Question, always: Always | None = None) 
     for row in rows:
         screen.line(row)
     for warning in _warnings(question):
-        screen.line(screen.style(f"  ! {warning}", "bold", "red"))
+        for at, piece in enumerate(textwrap.wrap(warning, screen.width - 4)):
+            screen.line(screen.style(f"  {' ' if at else '!'} {piece}", "bold", "red"))
     call = ToolCall(question.call_id, question.name, question.arguments)
     offered = offer(call, str(always.root)) if always is not None and question.about == "run" else None
     _forget_what_was_typed()
@@ -139,7 +141,7 @@ def _forget_what_was_typed() -> None:
 
 def lay_out(question: Question, columns: int) -> list[str]:
     """The whole of what is asked about, as rows: why, each argument, and what preparing it found."""
-    rows = gutter(question.reason, columns) if question.reason else []
+    rows = ["  why", *gutter(question.reason, columns)] if question.reason else []
     diff = question.found.get("diff") if isinstance(question.found, dict) else None
     whole = isinstance(diff, str) and _is_whole(diff)
     for name, value in question.arguments.items():

@@ -102,7 +102,8 @@ def _speaks(rule: Rule, command: Command) -> bool:
 
 
 def _shown(command: Command) -> str:
-    return " ".join(word.text for word in (*command.assigns, *command.words))
+    text = " ".join(word.text for word in (*command.assigns, *command.words))
+    return text if len(text) <= 200 else f"{text[:200]} …"
 
 
 def _redirections(rules: Sequence[Rule], parsed: Commands, cwd: str, at_home: bool) -> Iterable[Decision]:

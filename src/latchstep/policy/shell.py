@@ -160,8 +160,8 @@ def _runs(words: tuple[Word, ...], assigns: tuple[Word, ...], found: Found) -> N
         found.wrapped = True
         for inner in started.commands:
             inner_assigns = [*assigns]
-            while inner and (inner[0].kind != "any") and re.match(r"[A-Za-z_]\w*=", inner[0].text):
-                if not started.assigns:
+            while inner and (inner[0].kind != "any") and re.match(r"[A-Za-z_]\w*(\[.*)?\+?=", inner[0].text):
+                if not started.assigns or "+" in inner[0].text.partition("=")[0]:
                     raise Doubt("which command runs cannot be known")
                 inner_assigns.append(inner[0])
                 inner = inner[1:]
