@@ -141,7 +141,8 @@ def _forget_what_was_typed() -> None:
 
 def lay_out(question: Question, columns: int) -> list[str]:
     """The whole of what is asked about, as rows: why, each argument, and what preparing it found."""
-    rows = ["  why", *gutter(question.reason, columns)] if question.reason else []
+    said = f"no rule covers {question.arguments.get('command')}"  # of one command, which follows anyway
+    rows = ["  why", *gutter(question.reason, columns)] if question.reason not in ("", said) else []
     diff = question.found.get("diff") if isinstance(question.found, dict) else None
     whole = isinstance(diff, str) and _is_whole(diff)
     for name, value in question.arguments.items():

@@ -73,7 +73,8 @@ def _by_mode(mode: Mode, call: ToolCall, decision: Decision, rules: Sequence[Rul
 def _question(call: ToolCall, mode: Mode, decision: Decision, asks: bool) -> Verdict:
     why = f"a rule asks about it: {decision.rule}" if decision.says == "ask" else decision.reason
     if asks:
-        return Verdict("ask", why, decision.rule)
+        plain = decision.says == "open" and call.name not in SHELLS  # then the call itself says all there is to say
+        return Verdict("ask", "" if plain else why, decision.rule)
     return Verdict(
         "refuse", f"nobody can be asked here, and {why}; {_remedy(call)} would have allowed it", f"mode {mode}"
     )
