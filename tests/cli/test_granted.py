@@ -153,7 +153,7 @@ def test_the_end_of_input_keeps_nothing(home: Home) -> None:
 
 
 def test_rules_are_given_at_the_command_line_and_kept_on_record(home: Home) -> None:
-    options = ("--rule", "allow bash: touch *", "--rule", "deny bash: touch no")
+    options = ("--allow", "bash: touch *", "--deny", "touch no", "--ask", "write: **/.env")
     scripts = [bash("touch yes"), bash("touch no", "call-2"), text_answer("Done.")]
     with StrictChat(scripts) as server:
         done = home.run("run", "go", "--base-url", server.url, *options)
@@ -161,8 +161,11 @@ def test_rules_are_given_at_the_command_line_and_kept_on_record(home: Home) -> N
     assert "a rule forbids it: deny bash: touch no" in done.out
     assert [path.name for path in home.workspace.iterdir()] == ["yes"]
     setup = next(event for event in home.events() if event["type"] == "run.started")["setup"]
-    assert setup["rules"] == ["allow bash: touch *", "deny bash: touch no"]
-    refused(home.run("run", "go", "--rule", "allow everything: *\n"), 2, "is no rule")
+    given = {name: setup[name] for name in ("allow", "ask", "deny")}
+    assert given == {"allow": ["bash: touch *"], "ask": ["write: **/.env"], "deny": ["touch no"]}
+    with StrictChat([text_answer("Nothing.")]) as server:
+        options = ("--base-url", server.url, "--deny")
+        refused(home.run("run", "go", *options, "bash: 'x"), 2, "quote a word")
 
 
 def test_file_tools_do_not_write_what_is_granted(home: Home) -> None:
@@ -193,3 +196,24 @@ def test_a_homoglyph_is_warned_of(home: Home) -> None:
         assert "! characters that look like others: cur\u04cf mixes Cyrillic and Latin" in plain(it.expect(QUESTION))
         it.type("n\n")
         assert it.end() == 0
+
+
+def test_the_rules_of_a_folder_only_narrow_until_it_is_trusted(home: Home) -> None:
+    settings = home.workspace / ".latchstep" / "settings.toml"
+    settings.parent.mkdir()
+    settings.write_text('allow = ["bash: touch *"]\ndeny = ["touch no"]\n')
+    scripts = [bash("touch yes"), bash("touch no", "call-2"), text_answer("Done.")]
+    for trusted in (False, True):
+        if trusted:
+            assert home.run("trust", "--yes").status == 0
+        with StrictChat(scripts) as server:
+            done = home.run("run", "go", "--base-url", server.url, "--allow", "touch no")
+        assert done.status == 0, done
+        assert "a rule forbids it: deny bash: touch no" in done.out
+        assert (home.workspace / "yes").exists() is trusted
+        assert not (home.workspace / "no").exists()
+    settings.write_text('deny = ["touch \'no"]\n')
+    with StrictChat([text_answer("Nothing.")]) as server:
+        done = home.run("run", "go", "--base-url", server.url)
+    assert done.status == 2
+    assert 'settings.toml: "deny bash: touch \'no": quote a word' in done.err

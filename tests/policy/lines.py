@@ -199,7 +199,7 @@ UNCLEAR: list[str] = [
     # what the parser does not take, or takes otherwise than bash
     "ls &&", ";ls", "ls;;", "(ls", "ls)", "if ls; then", "ls 'a", 'ls "a', "ls $(a", "ls `a`", "echo \"`a`\"",
     "echo \\`", "`a`", "ls <(a", "{rm,x}", "{ ls }", "case x in", "for x in a; rm $x; done",
-    "r\\\nm x", "ls a\\\nb", "ls #\\\nrm x", "ls \\", "ls 'a\\\nb' \\",
+    "r\\\nm x", "ls a\\\nb", "ls a\\ \\\nb", "ls #\\\nrm x", "ls \\", "ls 'a\\\nb' \\",
     "time { rm x; }", "time ! rm x", "time FOO=1 rm x", "time a+=1 rm x",
     "time a[0]=1 rm x", "command A=1 rm x", "! ! rm x", "coproc rm x", "select x in a; do ls; done",
     "for ((i=0; i<3; i++)); do rm x; done", "((x=1))", "((rm x))", "[[ a -eq b ]]", "[ a > b ]", "[ a -a b ]",

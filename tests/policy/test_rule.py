@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latchstep.errors import DefinitionError
-from latchstep.policy.rule import Rule, normal_path, parse_rule, path_matches
+from latchstep.policy.rule import Rule, normal_path, parse_rule, path_matches, rule_for
 
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_categories=("C", "Z")) | st.sampled_from(list(" '\"\\*?$`;|&()#~{}=")),
@@ -104,3 +104,11 @@ def test_globs(path: str) -> None:
     assert path_matches("a/**", path) is (parts[0] == "a")
     assert path_matches("*", path) is (len(parts) == 1)
     assert path_matches("a/**/b", path) is (parts[0] == "a" and parts[-1] == "b" and len(parts) > 1)
+
+
+def test_what_is_given_to_allow_ask_and_deny() -> None:
+    assert rule_for("allow", "git status") == Rule("allow", "bash", "git status", True)
+    assert rule_for("allow", "bash: git status *") == parse_rule("allow bash: git status *")
+    assert rule_for("deny", "rm *") == parse_rule("deny bash: rm *")
+    assert rule_for("ask", "write: **/.env") == parse_rule("ask write: **/.env")
+    assert rule_for("deny", "*: secret") == parse_rule("deny *: secret")

@@ -26,7 +26,8 @@ MODE_HELP = (
     "plan: only reading. ask (default): changes and commands are asked about. edits: files may be changed unasked. "
     "auto: needs a sandbox. unconfined: nothing is asked, nothing is confined."
 )
-RULE_HELP = "Such as 'allow bash: git status *', 'deny write: **/.env', 'ask bash: git push *'."
+ALLOW_HELP = "What may run unasked: a command, exactly as given, or a rule such as 'bash: git status *'."
+RULE_HELP = "What is always {}: a rule such as 'bash: git push *' or 'write: **/.env'."
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -39,8 +40,9 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
             "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
         ),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
-        click.option("--allow", multiple=True, metavar="CMD", help="A command that may run unasked, exactly as given."),
-        click.option("--rule", multiple=True, metavar="RULE", help=RULE_HELP),
+        click.option("--allow", multiple=True, metavar="RULE", help=ALLOW_HELP),
+        click.option("--ask", multiple=True, metavar="RULE", help=RULE_HELP.format("asked about")),
+        click.option("--deny", multiple=True, metavar="RULE", help=RULE_HELP.format("refused")),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
         click.option("--check", multiple=True, metavar="CMD", help="A command that must pass before it is done."),
         click.option("--json", "as_json", is_flag=True, help="Print one event a line, and nothing else, on stdout."),
@@ -75,7 +77,7 @@ def run(task: str, **options: Any) -> int:
 def resume(task: str | None, **options: Any) -> int:
     """Go on with an unfinished run, or with a new TASK in its session.
 
-    Model, server, mode, allowed commands, checks and limits are those on record; what is given here comes on top.
+    Model, server, mode, rules, checks and limits are those on record; what is given here comes on top.
     """
     from .running import resume_session
 

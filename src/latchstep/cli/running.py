@@ -21,7 +21,8 @@ from latchstep.journal.base import Journal, new_session_id
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
-from latchstep.policy.rule import Rule, parse_rule
+from latchstep.policy.rule import Rule, parse_rule, rule_for
+from latchstep.policy.trust import SETTINGS, Settings, narrowed
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
 from latchstep.session.kit import Kit
@@ -38,7 +39,7 @@ QUIET_SECONDS = 2.0
 class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
-    allow: commands that may run, each as exactly this text.
+    allow, ask, deny: rules, as `rule_for` reads them.
     cut: the server's URL held a user, a password or a query, which are not recorded.
     """
 
@@ -47,7 +48,8 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     cut: bool = False
     mode: str = ""
     allow: tuple[str, ...] = ()
-    rules: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
 
@@ -152,26 +154,25 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(
-    base: Setup, *, model: Any, base_url: Any, mode: Any, allow: Any, check: Any, max_steps: Any, rule: Any = ()
-) -> Setup:
-    """The recorded set-up with what was typed now on top; commands that are allowed, rules and checks are added."""
+def asked(base: Setup, *, model: Any, base_url: Any, mode: Any, max_steps: Any, check: Any, **rules: Any) -> Setup:
+    """The recorded set-up with what was typed now on top; rules and checks are added."""
     given: dict[str, Any] = {"mode": mode, "max_steps": max_steps}
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
         given |= {"base_url": "", "cut": False}  # the server on record is another service's
     if base_url:
         given |= {"base_url": typed(base_url, "--base-url"), "cut": False}
-    allowed = (*base.allow, *(typed(command, "--allow") for command in allow))
-    rules = (*base.rules, *(str(parse_rule(typed(text, "--rule"))) for text in rule))
     checks = (*base.checks, *(typed(command, "--check") for command in check))
+    given |= {name: _added(base, name, rules.get(name, ())) for name in ("allow", "ask", "deny")}
     return msgspec.structs.replace(
         base,
         **{name: value for name, value in given.items() if value is not None},
-        allow=tuple(dict.fromkeys(allowed)),
-        rules=tuple(dict.fromkeys(rules)),
         checks=tuple(dict.fromkeys(checks)),
     )
+
+
+def _added(base: Setup, name: str, texts: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*getattr(base, name), *(typed(text, f"--{name}") for text in texts))))
 
 
 def _service(name: str) -> str | None:
@@ -307,9 +308,10 @@ def prepare(
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
-    rules, state = rules_of(setup, root), state_root()
+    settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
+    rules = rules_of(setup, settings, root)
     policy = preset(setup.mode, rules, asks=asks, root=str(root))  # type: ignore[arg-type]
-    always = Always(root, state, rules)
+    always = Always(root, state_root(), rules)
     kit = coding_kit(
         model,
         root,
@@ -325,7 +327,17 @@ def prepare(
     return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks)
 
 
-def rules_of(setup: Setup, root: Path) -> list[Rule]:
-    """What was given for this run, and what was granted in this workspace. Raises DefinitionError."""
-    texts = [*setup.rules, *(grant.rule for grant in granted.load(state_root(), root))]
-    return [*(Rule("allow", "bash", command, True) for command in setup.allow), *map(parse_rule, texts)]
+def rules_of(setup: Setup, settings: Settings, root: Path) -> list[Rule]:
+    """What was given for this run, what the folder's settings say, and what was granted in this workspace. The
+    settings' are those that its standing leaves it. Raises DefinitionError."""
+    rules = _rules(setup)
+    try:
+        rules += _rules(settings)
+    except DefinitionError as error:
+        raise DefinitionError(f"{SETTINGS}: {error}") from None
+    return rules + [parse_rule(grant.rule) for grant in granted.load(state_root(), root)]
+
+
+def _rules(given: Setup | Settings) -> list[Rule]:
+    says = (("allow", given.allow), ("ask", given.ask), ("deny", given.deny))
+    return [rule_for(word, text) for word, texts in says for text in texts]  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ _ON_A_LINE = frozenset(
     }
 )  # fmt: skip
 _SEPARATED = frozenset({"command", "declaration_command", "variable_assignments"})
-_AFTER_ITS_LINE = frozenset({"|", "|&", "&&", "||", ";", "&", ";;", ";&", ";;&"})
+_AFTER_ITS_LINE = frozenset({"|", "|&", "&&", "||", ";", "&"})
 
 _APART = (b" ", b"\t", b"\n", b";", b"(", b"|", b"&", b")")
 
@@ -120,23 +120,18 @@ def _gaps(node: Any, text: bytes, start: int, end: int) -> None:
         return
     if node.child_count == 0:
         return
-    tight, line = node.type in _TIGHT, node.type in _ON_A_LINE
+    tight = node.type in _TIGHT
+    blank = _BLANK if tight or node.type in _ON_A_LINE else _BLANK_LINES
     at, before = start, None
     for child in node.children:
         if child.type in ("heredoc_body", "heredoc_end"):
             continue
-        gap = text[at : child.start_byte]
-        if child.start_byte < at or not (_BLANK if line or tight else _BLANK_LINES).fullmatch(
-            text, at, child.start_byte
-        ):
+        gap = text[at : child.start_byte]  # by itself: a blank before it may be escaped, and then belongs to a word
+        if child.start_byte < at or not blank.fullmatch(gap):
             raise Doubt("something between the words is not understood")
         if gap and tight:
             raise Doubt("a word that is torn")
-        if (
-            child.type in _AFTER_ITS_LINE
-            and b"\n" in gap.replace(b"\\\n", b"")
-            and child.type not in (";;", ";&", ";;&")
-        ):
+        if child.type in _AFTER_ITS_LINE and b"\n" in gap.replace(b"\\\n", b""):
             raise Doubt(f"{child.type} on a line of its own")
         if not gap and child.type == "file_redirect" and text[at - 1 : at] == b"}":
             raise Doubt("a redirection that sets a variable")
@@ -144,7 +139,7 @@ def _gaps(node: Any, text: bytes, start: int, end: int) -> None:
             raise Doubt("words that are not apart")
         _gaps(child, text, child.start_byte, child.end_byte)
         at, before = max(at, child.end_byte), child
-    if not (_BLANK if line or tight else _BLANK_LINES).fullmatch(text, at, end):
+    if not blank.fullmatch(text[at:end]):
         raise Doubt("something between the words is not understood")
 
 

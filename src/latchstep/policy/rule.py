@@ -76,6 +76,14 @@ def parse_rule(text: str) -> Rule:
     return Rule(says, tool, _subject(text, says, tool, rest))  # type: ignore[arg-type]
 
 
+def rule_for(says: Says, text: str) -> Rule:
+    """What is given to `--allow`, `--ask` or `--deny`: `TOOL: SUBJECT`, or a command of bash, which is allowed exactly
+    as it stands, but asked about and denied by its words. Raises DefinitionError."""
+    if re.match(r"([A-Za-z_][\w-]*|\*)(: | = )", text):
+        return parse_rule(f"{says} {text}")
+    return Rule(says, "bash", text, True) if says == "allow" else parse_rule(f"{says} bash: {text}")
+
+
 def _subject(text: str, says: str, tool: str, rest: str) -> tuple[str | None, ...] | str:
     if tool not in SHELLS:
         if tool in HOSTS and not re.fullmatch(r"(\*\.)?[a-z0-9.-]+|\*", rest):

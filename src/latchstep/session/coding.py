@@ -69,6 +69,6 @@ def coding_kit(
 
 
 def _ours(directory: Path) -> list[Path]:
-    """What no file tool writes: the sessions, and what a person granted, trusted or entrusted, which lies beside them."""
+    """What no file tool writes: the sessions, and what was granted, trusted and entrusted, which lies beside them."""
     home = directory.parent.parent
     return [directory.parent, *(home / name for name in ("sessions", "grants", "trust.json", "keys"))]
