@@ -1,15 +1,18 @@
-"""Each test that the crash-safety page names exists."""
+"""Each test that the pages of promises name exists."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "crash-safety.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page_name", ["crash-safety.md", "security.md"])
+def test_the_page_names_tests_that_exist(page_name: str) -> None:
+    page = (ROOT / "docs" / page_name).read_text(encoding="utf-8")
     files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     current, named = "", 0
     for file, names in re.findall(r"`(test_\w+\.py)?((?:::\w+)*)`", page):

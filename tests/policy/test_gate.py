@@ -130,6 +130,8 @@ def test_an_allowing_rule_covers_what_it_says(rule: str, command: str, right: bo
         ("git push *", "git pull", False),
         ("* --force *", "git push --force", False),
         ("* push *", "git push --force", True),
+        ("git push *", "git --no-pager push", True),
+        ("X=1 rm *", "rm x", True),
     ],
 )
 def test_a_denying_rule_speaks_of_whatever_may_be_meant(rule: str, command: str, right: bool) -> None:
@@ -288,7 +290,8 @@ def test_everyday_commands_are_understood() -> None:
         "tree -o x",
         "less x", "man x", "vim x", "hostname x", "./ls", "/bin/ls", "dd if=x", "f() { cat \"$1\"; }; f /x",
         "test -f /x",
-        "for f in /etc/*; do cat $f; done", "cat <(a)", "wc -l {a,/etc/x}", "nl /x", "seq 1 2 > x", "mkfifo x", "yes",
+        "for f in /etc/*; do cat $f; done", "cat <(a)", "wc -l {a,/etc/x}", "nl /x", "seq 1 2 > x", "mkfifo x",
+        "yes", "cat .*/x", "ls src/.*",
     ],
 )  # fmt: skip
 def test_what_might_do_more_does_not(command: str) -> None:

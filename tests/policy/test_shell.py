@@ -83,7 +83,8 @@ def test_one_plain_command_is_told_from_anything_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["a " * MAX_LINE, "(" * 500 + "ls" + ")" * 500, "$(" * 70 + "ls" + ")" * 70, "ls \ud800"]
+    "line",
+    ["a " * MAX_LINE, "(" * 500 + "ls" + ")" * 500, "$(" * 70 + "ls" + ")" * 70, "ls \ud800", "cat <<A\nA\n" * 30],
 )
 def test_what_is_too_much_is_unclear(line: str) -> None:
     assert isinstance(parse(line), Unclear)

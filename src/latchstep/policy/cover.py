@@ -15,6 +15,8 @@ _STARTS = {
     b">(": "process_substitution", b"<<<": "herestring_redirect", b"<<": "heredoc_redirect",
 }  # fmt: skip
 
+MAX_HEREDOCS = 20
+
 _TIGHT = frozenset({"concatenation", "variable_assignment", "simple_expansion", "expansion", "command_name", "number"})
 _ON_A_LINE = frozenset(
     {
@@ -101,6 +103,8 @@ def _heredocs(nodes: list[Any], text: bytes) -> list[tuple[int, int]]:
             raise Doubt("a here-document with expansions")
         taken.append((line_end, stop))
     ranges = sorted(taken)
+    if len(ranges) > MAX_HEREDOCS:
+        raise Doubt(f"{len(ranges)} here-documents; {MAX_HEREDOCS} are read")
     if any(left[1] > right[0] for left, right in pairwise(ranges)):
         raise Doubt("here-documents in one another")
     for node in nodes:

@@ -96,6 +96,8 @@ _CAN_WRITE = frozenset({"sort", "rg"})
 """Readers that have options outside their table that write or run something: no word of theirs may be unknown."""
 
 _OUTSIDE = re.compile(r"^[/~]|(?:^|/)\.\.(?:/|$)")
+_DOTS = re.compile(r"(?:^|/)\\?\.[^/]*[*?\[]")
+"""A glob that matches `..` in bash before 5.2."""
 
 
 def only_reads(command: Command, at_home: bool = True) -> bool:
@@ -122,6 +124,8 @@ def only_reads(command: Command, at_home: bool = True) -> bool:
 def inside(word: Word) -> bool:
     """A path of the workspace, as far as its text can tell."""
     if word.kind in ("one", "any"):
+        return False
+    if not word.literal and _DOTS.search(word.text):
         return False
     return not _OUTSIDE.search(word.text) and not word.text.startswith(("<(", ">(")) and "\0" not in word.text
 

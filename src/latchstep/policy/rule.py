@@ -11,6 +11,7 @@ import posixpath
 import re
 import shlex
 import unicodedata
+from itertools import dropwhile
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ import msgspec
 from latchstep.errors import DefinitionError
 
 from .line import Command
+from .words import Word
 
 Says = Literal["allow", "ask", "deny"]
 
@@ -185,24 +187,28 @@ def covers(rule: Rule, command: Command) -> bool:
 
 
 def touches(rule: Rule, command: Command) -> bool:
-    """A rule that asks or denies speaks of this command: however its program is spelled, and whatever is not known."""
+    """A rule that asks or denies speaks of this command: however its program is spelled, with whatever options before
+    its verb, and whatever is not known."""
     assert isinstance(rule.subject, tuple)
-    pattern = rule.subject
-    words = command.words
-    open_end = pattern[-1] is None
+    pattern = tuple(dropwhile(lambda want: want is not None and re.match(r"[A-Za-z_]\w*=", want), rule.subject))
+    program, *given = command.words
+    behind = tuple(dropwhile(lambda word: word.literal and word.text.startswith("-"), given))
+    return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind))
+
+
+def _may_be(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
+    open_end = bool(pattern) and pattern[-1] is None
     fixed = pattern[:-1] if open_end else pattern
-    while fixed and fixed[0] is not None and re.match(r"[A-Za-z_]\w*=", fixed[0]):
-        fixed = fixed[1:]
     for at, want in enumerate(fixed):
         if at >= len(words):
             return False
         word = words[at]
-        if word.kind in ("any", "glob", "paths"):
+        if not word.single:
             return True
         same = want is None or not word.literal or want == word.text
         if not (same or (at == 0 and want == posixpath.basename(word.text))):
             return False
-    return open_end or len(words) == len(fixed) or any(word.kind == "any" for word in words[len(fixed) :])
+    return open_end or len(words) == len(fixed) or any(not word.single for word in words[len(fixed) :])
 
 
 # -- paths and hosts -------------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ def parse(command: str) -> Commands | Unclear:
     found = Found()
     try:
         _read(command, found)
-    except (Doubt, RecursionError) as doubt:
+    except RecursionError:
+        return Unclear("too deep")
+    except Doubt as doubt:
         return Unclear(str(doubt)[:200])
     only = found.commands[0] if len(found.commands) == 1 else None
     plain = only is not None and not (found.writes or found.reads or found.wrapped or only.assigns)
