@@ -183,6 +183,8 @@ CLEAR: list[tuple[str, list[str]]] = [
     ("bash -euo pipefail -c 'rm x'", ["rm x"]),
     ("bash -c 'bash -c \"rm x\"'", ["rm x"]),
     ("/bin/sh -c 'rm x'", ["rm x"]),
+    ("bash -c - 'rm x'", ["rm x"]),
+    ("bash -c -- 'rm x' y", ["rm x"]),
     ("bash x.sh", ["bash x.sh"]),
     ("bash", ["bash"]),
     ("sh < x", ["sh"]),
@@ -231,7 +233,8 @@ UNCLEAR: list[str] = [
     "ls {fd}>x", "ls {PATH}>x", "ls <>x", "exec 3<>x", "cat < /dev/tcp/a/1", "cat < //dev/udp/a/1",
     "echo > /dev/tcp/a/1",
     'cat < "$x"', "cat <&$x", "cat < $(a)", "ls -2>&1",
-    "cat <<EOF\n$(rm x)\nEOF", "cat <<EOF\n`rm x`\nEOF", "cat <<EOF\n$x\nEOF", "cat <<EOF\na\\\nEOF\nEOF",
+    "a >f [\\;}b", "cat <<EOF\n$(rm x)\nEOF", "cat <<EOF\n`rm x`\nEOF", "cat <<EOF\n$x\nEOF",
+    "cat <<EOF\na\\\nEOF\nEOF",
     "cat <<'EOF'\nhi", "cat <<EOF", "cat <<'E'F\nx\nEF", "cat <<E'O'F\n$(rm x)\nEOF", "cat <<\\EOF\nx\nEOF",
     "cat <<A <<B\na\nA\nb\nB", "cat <<'E F'\nx\nE F", "cat <<$x\na\n$x", "python - <<'E'-\nx\nE",
     # wrappers whose options are not in the table, or not known

@@ -201,6 +201,9 @@ def test_the_folder_of_the_call_counts() -> None:
     assert says(rules, "a > out/x", cwd="b") == "open"
 
 
+PATCH = """*** Begin Patch\r\n*** Update File: {}\n*** Move to: d/c\n@@\n-x\n+y\n*** Add File:{} \n+x\n*** End Patch"""
+
+
 @pytest.mark.parametrize(
     ("rules", "tool", "arguments", "right"),
     [
@@ -210,6 +213,13 @@ def test_the_folder_of_the_call_counts() -> None:
         (["deny write: **/.env"], "write", {"path": "/ws/a/.env"}, "deny"),
         (["deny write: **/.env"], "write", {"path": "a.env"}, "open"),
         (["deny edit: x"], "write", {"path": "x"}, "open"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("a", "x/.env")}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("x/.env", "a")}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("a", "b").replace("d/c", ".env")}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": "nothing"}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("a", "b")}, "open"),
+        (["allow write: d/**"], "apply_patch", {"patch": PATCH.format("d/a", "d/b")}, "allow"),
+        (["allow write: d/**"], "apply_patch", {"patch": PATCH.format("d/a", "b")}, "open"),
         (["allow write: src/*.py"], "write", {"path": "src/a.py"}, "allow"),
         (["allow write: src/*.py"], "write", {"path": "src/a/b.py"}, "open"),
         (["allow write: src/**"], "write", {"path": "src/a/b.py"}, "allow"),
@@ -257,6 +267,12 @@ def test_anything_else_is_asked_about(command: str) -> None:
     if command.startswith("while read"):
         pytest.skip("it only prints a file of the workspace")
     assert says([], command) == "open"
+
+
+def test_what_only_reads_is_asked_about_where_a_rule_guards_what_may_be_read() -> None:
+    assert says(["deny read: secret"], "cat x") == "open"
+    assert says(["ask *: secret/**"], "ls | wc -l") == "open"
+    assert says(["deny read: secret"], "echo x; pwd") == "allow"
 
 
 def test_everyday_commands_are_understood() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from .line import WORDS
 from .words import Doubt
 
 _OPENERS = re.compile(rb"`|\$\[|\$\(\(|\$\(|\$\{|<\(|>\(|<<<|<<|\(\(")
@@ -126,7 +127,7 @@ def _gaps(node: Any, text: bytes, start: int, end: int) -> None:
         return
     tight = node.type in _TIGHT
     blank = _BLANK if tight or node.type in _ON_A_LINE else _BLANK_LINES
-    at, before = start, None
+    at, before = start, None  # type: int, Any
     for child in node.children:
         if child.type in ("heredoc_body", "heredoc_end"):
             continue
@@ -139,8 +140,11 @@ def _gaps(node: Any, text: bytes, start: int, end: int) -> None:
             raise Doubt(f"{child.type} on a line of its own")
         if not gap and child.type == "file_redirect" and text[at - 1 : at] == b"}":
             raise Doubt("a redirection that sets a variable")
-        if before is not None and not gap and node.type in _SEPARATED and not _redirects(before, child):
-            raise Doubt("words that are not apart")
+        if before is not None and not gap and not tight:
+            if before.type in WORDS and child.type in WORDS:
+                raise Doubt("words that are not apart")
+            if node.type in _SEPARATED and not _redirects(before, child):
+                raise Doubt("words that are not apart")
         _gaps(child, text, child.start_byte, child.end_byte)
         at, before = max(at, child.end_byte), child
     if not blank.fullmatch(text[at:end]):

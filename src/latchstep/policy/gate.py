@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -44,8 +45,21 @@ def decide(rules: Sequence[Rule], call: ToolCall, root: str = "") -> Decision:
         return _strongest(
             rule for rule in about if not isinstance(rule.subject, str) or r.host_matches(rule.subject, url)
         )
+    return _worst([_path(about, r.normal_path(path, root) if path else None) for path in paths_of(call)])
+
+
+def paths_of(call: ToolCall) -> list[str]:
+    """The paths that a call of a file tool names; "" for one that cannot be told."""
+    if call.name == "apply_patch":
+        lines = re.split(r"\r\n|\r|\n", str(call.arguments.get("patch", "")))
+        found = [_PATCHED.match(line) for line in lines]
+        return [match[1].strip() for match in found if match] or [""]
     path = call.arguments.get("path", ".")
-    return _path(about, r.normal_path(path, root) if isinstance(path, str) else None)
+    return [path if isinstance(path, str) else ""]
+
+
+_PATCHED = re.compile(r"\s*\*\*\* (?:\w+ File|Move to):(.*)")
+"""Any line of a patch that could name a file: one too many asks, one too few would not."""
 
 
 def _strongest(matching: Iterable[Rule], reason: str = "no rule covers it") -> Decision:
@@ -76,16 +90,22 @@ def _line(rules: Sequence[Rule], about: list[Rule], command: str, cwd: str) -> D
             return by_text
         return Decision("open", reason=f"what it runs is not clear: {parsed.reason}", unclear=True)
     at_home = all(only_reads(one) for one in parsed.commands if one.words[0].text == "cd")
+    at_home &= not any(rule.says != "allow" and r.speaks_of(rule, "read") for rule in rules)  # it might read just that
     judged = [_command(about, whole, one, at_home) for one in parsed.commands]
     judged += _redirections(rules, parsed, cwd, at_home)
     if by_text.says != "open":
-        judged = [by_text if one.says == "open" else one for one in judged] + [by_text]
+        judged = [by_text if one.says == "open" else one for one in judged] or [by_text]
+        judged += [by_text] if by_text.says != "allow" else []
     if not judged:
         return Decision("allow", READS)
+    return _worst(judged)
+
+
+def _worst(judged: list[Decision]) -> Decision:
+    """Of the parts of a call: denied if one is, allowed if all are. Names the rule of each part that decided."""
     says = max((one.says for one in judged), key=_ORDER.index)
     same = [one for one in judged if one.says == says]
-    named = "; ".join(dict.fromkeys(one.rule for one in same if one is not by_text or len(same) == 1))
-    return Decision(says, named, next(one.reason for one in same))
+    return Decision(says, "; ".join(dict.fromkeys(one.rule for one in same)), same[0].reason)
 
 
 def _command(about: list[Rule], whole: list[Rule], command: Command, at_home: bool) -> Decision:

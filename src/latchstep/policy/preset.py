@@ -11,12 +11,9 @@ from latchstep.core.rules import RUN, Traits, Verdict
 from latchstep.errors import DefinitionError
 
 from .gate import Decision, decide
-from .rule import SHELLS, Rule
+from .rule import EDITING, SHELLS, Rule
 
 Mode = Literal["ask", "plan", "edits", "auto", "unconfined"]
-
-EDITING = frozenset({"write", "edit"})
-"""The tools that mode `edits` lets run."""
 
 MAX_REMEDY = 200
 """Characters of a command that a refusal repeats as what could have been allowed."""

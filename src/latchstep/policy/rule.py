@@ -26,7 +26,8 @@ Says = Literal["allow", "ask", "deny"]
 
 SHELLS = frozenset({"bash"})
 HOSTS = frozenset({"fetch"})
-"""Tools whose subject is a command, and a host. The subject of any other is a path."""
+EDITING = frozenset({"write", "edit", "apply_patch"})
+"""Tools whose subject is a command, a host, and a file that they change. The subject of any other is a path."""
 
 _FORM = re.compile(r"(allow|ask|deny) ([A-Za-z_][\w-]*|\*)(?:(: | = )(.*))?")
 _WORD = re.compile(r"(?:[^\s'\"\\]|'[^']*'|\"[^\"\\$`]*\")+")
@@ -105,8 +106,8 @@ def _spelled(word: str) -> str:
 
 
 def speaks_of(rule: Rule, tool: str) -> bool:
-    """Rules on `write` hold for `edit` too: both change a file."""
-    return rule.tool in (tool, "*") or (rule.tool == "write" and tool == "edit")
+    """Rules on `write` hold for whatever changes a file."""
+    return rule.tool in (tool, "*") or (rule.tool == "write" and tool in EDITING)
 
 
 def weight(rule: Rule) -> tuple[int, ...]:

@@ -165,7 +165,7 @@ def _shell(words: Words) -> Started | None:
             at += 1
     if not script:
         return None
-    if at < len(words) and words[at].text == "--":
+    if at < len(words) and words[at].text in ("-", "--"):  # both end the options
         at += 1
     if at >= len(words) or not words[at].literal:
         raise Doubt(f"what {words[0].text} -c runs cannot be known")
