@@ -46,6 +46,7 @@ if [ -f x ]; then cat x; else echo none; fi
 cmp a.bin b.bin
 sha256sum dist/a.whl
 basename src/a.py
+while read -r line; do echo "$line"; done < list.txt
 """.strip().splitlines()
 
 OTHER = r"""
@@ -95,13 +96,6 @@ ruff check . --fix && ruff format .
 mypy src
 timeout 60 python server.py &
 sleep 2 && curl -s localhost:8000
-cat > notes.txt <<'EOF'
-one
-two
-EOF
-python - <<'PY'
-print(1)
-PY
 echo "x" >> file.txt
 cat a.txt | tee b.txt
 env | sort
@@ -110,7 +104,6 @@ kill 1234
 export FOO=bar && make
 set -e; make; make install
 for f in src/*.py; do python -m py_compile "$f"; done
-while read -r line; do echo "$line"; done < list.txt
 bash -c "make && make check"
 X=$(git rev-parse HEAD); echo "$X"
 echo "$(git rev-parse --short HEAD)"
@@ -119,4 +112,5 @@ find . -name "*.o" -delete
 jq . package.json
 nohup python server.py > server.log 2>&1 &
 time make
-""".strip()
+""".strip().splitlines()
+OTHER += ["cat > notes.txt <<'EOF'\none\ntwo\nEOF", "python - <<'PY'\nprint(1)\nPY"]

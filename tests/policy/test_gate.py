@@ -226,6 +226,9 @@ PATCH = """*** Begin Patch\r\n*** Update File: {}\n*** Move to: d/c\n@@\n-x\n+y\
         (["allow write: src/**"], "write", {"path": "src/../x"}, "open"),
         (["allow write: src/**"], "write", {"path": "/etc/src/x"}, "open"),
         (["allow write: **"], "write", {"path": "../x"}, "open"),
+        (["allow write: **"], "write", {"path": "/x"}, "open"),
+        (["allow write: /tmp/**"], "write", {"path": "/tmp/x"}, "allow"),
+        (["deny write: **/.env"], "write", {"path": "/etc/.env"}, "deny"),
         (["allow write: x?"], "write", {"path": "xy"}, "allow"),
         (["allow write: x[a]"], "write", {"path": "xa"}, "open"),
         (["deny *: secret/**"], "read", {"path": "secret/x"}, "deny"),
@@ -241,8 +244,6 @@ PATCH = """*** Begin Patch\r\n*** Update File: {}\n*** Move to: d/c\n@@\n-x\n+y\
     ],
 )
 def test_paths_and_hosts(rules: list[str], tool: str, arguments: dict[str, str], right: str) -> None:
-    if rules == ["allow write: **"] and right == "open":
-        right = says_of(rules, tool, **arguments)  # `**` is said to be anywhere
     assert says_of(rules, tool, **arguments) == right
 
 
@@ -255,17 +256,8 @@ def test_what_only_reads_runs_unasked(command: str) -> None:
     assert (decision.says, decision.rule) == ("allow", READS), decision.reason
 
 
-OTHER = (
-    everyday.OTHER.replace("\none\ntwo\nEOF", "\\none\\ntwo\\nEOF")
-    .replace("\nprint(1)\nPY", "\\nprint(1)\\nPY")
-    .splitlines()
-)
-
-
-@pytest.mark.parametrize("command", [line.replace("\\n", "\n") for line in OTHER])
+@pytest.mark.parametrize("command", everyday.OTHER)
 def test_anything_else_is_asked_about(command: str) -> None:
-    if command.startswith("while read"):
-        pytest.skip("it only prints a file of the workspace")
     assert says([], command) == "open"
 
 
@@ -277,7 +269,7 @@ def test_what_only_reads_is_asked_about_where_a_rule_guards_what_may_be_read() -
 
 def test_everyday_commands_are_understood() -> None:
     """Understood: a rule can speak of them. Asking about one in twenty would be felt."""
-    lines = [*everyday.READ, *(line.replace("\\n", "\n") for line in OTHER)]
+    lines = [*everyday.READ, *everyday.OTHER]
     unclear = [line for line in lines if not isinstance(parse(line), Commands)]
     assert len(lines) >= 100
     assert len(unclear) <= 5, unclear

@@ -68,14 +68,17 @@ def _strongest(matching: Iterable[Rule], reason: str = "no rule covers it") -> D
 
 
 def _path(about: Iterable[Rule], path: str | None) -> Decision:
-    """Of a path nobody knows (None), what asks or denies is taken to speak."""
-    matching = [
-        rule
-        for rule in about
-        if rule.subject is None
-        or (isinstance(rule.subject, str) and (r.path_matches(rule.subject, path) if path else rule.says != "allow"))
-    ]
-    return _strongest(matching)
+    return _strongest(rule for rule in about if not isinstance(rule.subject, str) or _speaks_of_path(rule, path))
+
+
+def _speaks_of_path(rule: Rule, path: str | None) -> bool:
+    """Of a path nobody knows (None), what asks or denies does. `**` allows nothing outside the workspace."""
+    glob = str(rule.subject)
+    if path is None:
+        return rule.says != "allow"
+    if rule.says == "allow" and path.startswith(("/", "..")) and not glob.startswith(("/", "..")):
+        return False
+    return r.path_matches(glob, path)
 
 
 def _line(rules: Sequence[Rule], about: list[Rule], command: str, cwd: str) -> Decision:

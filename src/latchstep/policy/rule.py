@@ -226,9 +226,6 @@ def normal_path(path: str, root: str = "") -> str:
 
 def path_matches(glob: str, path: str) -> bool:
     """A normal path, against a glob."""
-    outside = path.startswith(("/", "../")) or path == ".."
-    if outside and not glob.startswith(("/", "..", "**")):
-        return False
     pieces = []
     for piece in re.findall(r"\*\*/|/\*\*$|\*\*|\*|\?|[^*?/]+|/", glob):
         match piece:
