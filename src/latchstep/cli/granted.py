@@ -49,7 +49,7 @@ def load(state: Path, root: Path) -> tuple[Grant, ...]:
     path = path_of(state, root)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     with open(handle, "rb") as file:
         found = os.fstat(handle)

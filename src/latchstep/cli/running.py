@@ -309,9 +309,10 @@ def prepare(
     if screen is not None:
         say_standing(config, screen)
     settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
-    rules = rules_of(setup, settings, root)
+    state = directory.parent.parent if directory is not None else state_root()
+    rules = rules_of(setup, settings, root, state)
     policy = preset(setup.mode, rules, asks=asks, root=str(root))  # type: ignore[arg-type]
-    always = Always(root, state_root(), rules)
+    always = Always(root, state, rules)
     kit = coding_kit(
         model,
         root,
@@ -327,7 +328,7 @@ def prepare(
     return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks)
 
 
-def rules_of(setup: Setup, settings: Settings, root: Path) -> list[Rule]:
+def rules_of(setup: Setup, settings: Settings, root: Path, state: Path) -> list[Rule]:
     """What was given for this run, what the folder's settings say, and what was granted in this workspace. The
     settings' are those that its standing leaves it. Raises DefinitionError."""
     rules = _rules(setup)
@@ -335,7 +336,7 @@ def rules_of(setup: Setup, settings: Settings, root: Path) -> list[Rule]:
         rules += _rules(settings)
     except DefinitionError as error:
         raise DefinitionError(f"{SETTINGS}: {error}") from None
-    return rules + [parse_rule(grant.rule) for grant in granted.load(state_root(), root)]
+    return rules + [parse_rule(grant.rule) for grant in granted.load(state, root)]
 
 
 def _rules(given: Setup | Settings) -> list[Rule]:

@@ -29,6 +29,10 @@ _ON_A_LINE = frozenset(
 _SEPARATED = frozenset({"command", "declaration_command", "variable_assignments"})
 _AFTER_ITS_LINE = frozenset({"|", "|&", "&&", "||", ";", "&"})
 
+_REDIRECTIONS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
+_DESCRIPTOR = re.compile(rb"(?:^|[\s;&|()])\d+\Z|\}\Z")
+"""What touches a redirection from the left and is a part of it to bash: `2>`, `{name}>`."""
+
 _APART = (b" ", b"\t", b"\n", b";", b"(", b"|", b"&", b")")
 
 _BLANK = re.compile(rb"(?:[ \t]|(?<=[ \t])\\\n)*")
@@ -47,6 +51,8 @@ def check(root: Any, text: bytes) -> None:
         if node.type == "comment" and not any(start <= node.start_byte < end for start, end in taken):
             _comment(node, text)
             masked[node.start_byte : node.end_byte] = b" " * (node.end_byte - node.start_byte)
+        if node.type in _REDIRECTIONS and _DESCRIPTOR.search(text[: node.start_byte][-12:]):
+            raise Doubt("a redirection of another descriptor than it seems")
         apart = text[: node.start_byte][-1:] in (b"", *_APART)
         if node.type == "file_descriptor" and not (apart and node.text.isdigit()):
             raise Doubt("a redirection that is not understood")
@@ -138,8 +144,6 @@ def _gaps(node: Any, text: bytes, start: int, end: int) -> None:
             raise Doubt("a word that is torn")
         if child.type in _AFTER_ITS_LINE and b"\n" in gap.replace(b"\\\n", b""):
             raise Doubt(f"{child.type} on a line of its own")
-        if not gap and child.type == "file_redirect" and text[at - 1 : at] == b"}":
-            raise Doubt("a redirection that sets a variable")
         if before is not None and not gap and not tight:
             if before.type in WORDS and child.type in WORDS:
                 raise Doubt("words that are not apart")
