@@ -230,7 +230,8 @@ UNCLEAR: list[str] = [
     "for PATH in x; do ls; done", "for IFS in x; do ls; done", "read IFS", "http_proxy=x", "GIT_DIR=x; git log",
     "BASH_ENV=x sh -c ls", "env A=1 sh -c ls", "PATH=x bash -c 'ls'",
     # redirections
-    "ls {fd}>x", "0<<<a rm x", "ls;0<<<a rm x", "{x}<<<a rm x", "ls {PATH}>x", "ls <>x", "exec 3<>x", "cat < /dev/tcp/a/1", "cat < //dev/udp/a/1",
+    "ls {fd}>x", "0<<<a rm x", "ls;0<<<a rm x", "{x}<<<a rm x", "ls {PATH}>x", "ls <>x", "exec 3<>x",
+    "cat < /dev/tcp/a/1", "cat < //dev/udp/a/1",
     "echo > /dev/tcp/a/1",
     'cat < "$x"', "cat <&$x", "cat < $(a)", "ls -2>&1",
     "a >f [\\;}b", "cat <<EOF\n$(rm x)\nEOF", "cat <<EOF\n`rm x`\nEOF", "cat <<EOF\n$x\nEOF",
