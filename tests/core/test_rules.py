@@ -12,7 +12,16 @@ from latchstep.core.rules import RUN, Limits, Rules, Traits
 from latchstep.errors import DefinitionError
 
 OPTIONAL = (
-    *("max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_results", "max_output", "max_context"),
+    *(
+        "max_tokens",
+        "max_cost",
+        "max_seconds",
+        "max_tool_calls",
+        "max_results",
+        "max_output",
+        "max_context",
+        "approval_timeout",
+    ),
     "warn_at",
 )
 

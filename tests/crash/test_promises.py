@@ -1,4 +1,4 @@
-"""Each test that a page of promises names exists."""
+"""Each test that the pages of promises name exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("name", "least"), [("crash-safety.md", 20), ("compaction.md", 10), ("rewind.md", 10)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("crash-safety.md", 20), ("compaction.md", 10), ("rewind.md", 10), ("security.md", 10)]
+)
 def test_the_page_names_tests_that_exist(name: str, least: int) -> None:
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}

@@ -83,9 +83,11 @@ class Human:
                 self._finished(event)
             case ev.ApprovalRequested():
                 self._busy.pop(BEFORE, None)
+                self._asked(event)
             case ev.ApprovalAnswered():
                 self._begin(BEFORE, BEFORE)
-                self._note(("allowed" if event.decision == "allow" else "declined") + _because(event.note))
+                said = "allowed" if event.decision == "allow" else "declined"
+                self._note(said + _because(": ".join(filter(None, (event.note, event.rule)))))
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
             case ev.CancelRequested():
@@ -120,6 +122,13 @@ class Human:
             self.screen.line("  " + self._bold(one_line(line, 1000)))
         if len(more) > MAX_SAID:
             self._note(f"(+{len(more) - MAX_SAID} lines)")
+
+    def _asked(self, event: ev.ApprovalRequested) -> None:
+        """All questions of a turn, before the first is put."""
+        if len(event.questions) > 1:
+            self.screen.line(self._bold(f"{len(event.questions)} calls need an answer:"))
+            for at, question in enumerate(event.questions, 1):
+                self.screen.line(f"  {at}. {self._title(question.call_id, question.name)}")
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)

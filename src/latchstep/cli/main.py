@@ -31,6 +31,8 @@ DOUBT_HELP = (
     "What becomes of a call that was running when the process died, if its effect cannot be looked up. report "
     "(default): the model is told that it is unknown. ask: you decide whether it runs again. fail: the run fails."
 )
+ALLOW_HELP = "What may run unasked: a command, exactly as given, or a rule such as 'bash: git status *'."
+RULE_HELP = "What is always {}: a rule such as 'bash: git push *' or 'write: **/.env'."
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -43,7 +45,9 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
             "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
         ),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
-        click.option("--allow", multiple=True, metavar="CMD", help="A command that may run unasked, exactly as given."),
+        click.option("--allow", multiple=True, metavar="RULE", help=ALLOW_HELP),
+        click.option("--ask", multiple=True, metavar="RULE", help=RULE_HELP.format("asked about")),
+        click.option("--deny", multiple=True, metavar="RULE", help=RULE_HELP.format("refused")),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
         click.option(
             "--max-context",
@@ -85,7 +89,7 @@ def run(task: str, **options: Any) -> int:
 def resume(task: str | None, **options: Any) -> int:
     """Go on with an unfinished run, or with a new TASK in its session.
 
-    Model, server, mode, allowed commands, checks and limits are those on record; what is given here comes on top.
+    Model, server, mode, rules, checks and limits are those on record; what is given here comes on top.
     """
     from .running import resume_session
 
@@ -158,6 +162,17 @@ def rewind(session: str | None, to: int | None, turns: int | None, yes: bool) ->
     from .rewinding import rewind_session
 
     return rewind_session(session, to, turns, yes)
+
+
+@cli.command()
+@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Of which folder (default: here).")
+@click.option("--revoke", metavar="RULE", help="Take this rule back, as it is listed.")
+def grants(cwd: Path | None, revoke: str | None) -> int:
+    """List what was allowed for always in a folder, and by whom."""
+    from .granted import list_grants
+    from .running import folder, here, state_root
+
+    return list_grants(folder(cwd or here()), state_root(), revoke)
 
 
 @cli.command()

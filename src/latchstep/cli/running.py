@@ -21,11 +21,14 @@ from latchstep.journal.base import Journal, new_session_id, restored
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
+from latchstep.policy.rule import Rule, parse_rule, rule_for
+from latchstep.policy.trust import SETTINGS, Settings, narrowed
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
 from latchstep.session.kit import Kit
 
-from .asking import ask, can_ask, is_terminal
+from . import granted
+from .asking import Always, ask, can_ask, is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
 
@@ -39,6 +42,7 @@ QUIET_SECONDS = 2.0
 class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
+    allow, ask, deny: rules, as `rule_for` reads them.
     cut: the server's URL held a user, a password or a query, which are not recorded.
     """
 
@@ -47,6 +51,8 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     cut: bool = False
     mode: str = ""
     allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
     max_context: int = 0
@@ -160,21 +166,24 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(base: Setup, *, model: Any, base_url: Any, allow: Any, check: Any, **given: Any) -> Setup:
-    """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
+def asked(base: Setup, *, model: Any, base_url: Any, check: Any, **given: Any) -> Setup:
+    """The recorded set-up with what was typed now on top; rules and checks are added."""
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
         given |= {"base_url": "", "cut": False}  # the server on record is another service's
     if base_url:
         given |= {"base_url": typed(base_url, "--base-url"), "cut": False}
-    allowed = (*base.allow, *(typed(command, "--allow") for command in allow))
     checks = (*base.checks, *(typed(command, "--check") for command in check))
+    given |= {name: _added(base, name, given.get(name, ())) for name in ("allow", "ask", "deny")}
     return msgspec.structs.replace(
         base,
         **{name: value for name, value in given.items() if value is not None},
-        allow=tuple(dict.fromkeys(allowed)),
         checks=tuple(dict.fromkeys(checks)),
     )
+
+
+def _added(base: Setup, name: str, texts: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*getattr(base, name), *(typed(text, f"--{name}") for text in texts))))
 
 
 def _service(name: str) -> str | None:
@@ -317,12 +326,16 @@ def prepare(
         say_standing(config, screen)
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
-    policy = preset(setup.mode, setup.allow, asks=asks)  # type: ignore[arg-type]
+    settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
+    state = directory.parent.parent if directory is not None else state_root()
+    rules = rules_of(setup, settings, root, state)
+    policy = preset(setup.mode, rules, asks=asks, root=str(root))  # type: ignore[arg-type]
+    always = Always(root, state, rules)
     kit = coding_kit(
         model,
         root,
         directory=directory,
-        approve=(lambda question: ask(screen, question)) if screen is not None and asks else None,
+        approve=(lambda question: ask(screen, question, always)) if screen is not None and asks else None,
         setup=msgspec.to_builtins(setup),
         path=path,
         notes=config.instructions,
@@ -331,3 +344,19 @@ def prepare(
     kit.head = head_of(root)
     limits = Limits(max_steps=setup.max_steps or Limits().max_steps, max_context=setup.max_context or None)
     return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks, on_doubt=setup.on_doubt)
+
+
+def rules_of(setup: Setup, settings: Settings, root: Path, state: Path) -> list[Rule]:
+    """What was given for this run, what the folder's settings say, and what was granted in this workspace. The
+    settings' are those that its standing leaves it. Raises DefinitionError."""
+    rules = _rules(setup)
+    try:
+        rules += _rules(settings)
+    except DefinitionError as error:
+        raise DefinitionError(f"{SETTINGS}: {error}") from None
+    return rules + [parse_rule(grant.rule) for grant in granted.load(state, root)]
+
+
+def _rules(given: Setup | Settings) -> list[Rule]:
+    says = (("allow", given.allow), ("ask", given.ask), ("deny", given.deny))
+    return [rule_for(word, text) for word, texts in says for text in texts]  # type: ignore[arg-type]

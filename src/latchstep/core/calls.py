@@ -161,6 +161,12 @@ def _shares(entry: OpenCall, rules: Rules) -> bool:
     return traits.effect == "read" and not traits.alone
 
 
+def withdrawn(entry: OpenCall) -> tuple[Event, ...]:
+    """The question about a call is taken back: it is not run."""
+    why = "the question about this call was withdrawn"
+    return ApprovalAbandoned(call_ids=(entry.call.id,), reason="withdrawn"), not_started(entry, why)
+
+
 def held_back(state: State) -> bool:
     """A call of this turn was not run, since a bound forbade it."""
     return any(entry.result is not None and entry.result.outcome == "not_started" for entry in state.turn)

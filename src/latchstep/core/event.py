@@ -248,7 +248,7 @@ class ApprovalAbandoned(Event, frozen=True, tag="approval.abandoned"):
 
 
 class ToolStarted(Event, frozen=True, tag="tool.started"):
-    """The intent, on disk before the effect. `found` is what `prepare` found."""
+    """The intent, on disk before the effect. `found` is what `prepare` found, `rule` what let it run unasked."""
 
     call_id: str
     name: str
@@ -257,6 +257,7 @@ class ToolStarted(Event, frozen=True, tag="tool.started"):
     replay: Replay = "never"
     idempotency_key: str = ""
     found: Any = None
+    rule: str = ""
 
 
 class ToolOutput(Event, frozen=True, tag="tool.output"):

@@ -21,9 +21,22 @@ Questions = Literal["together", "in_turn"]
 Delivery = Literal["all", "one"]
 
 _MAY_BE_NONE = frozenset(
-    {"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_results", "max_output", "max_context", "warn_at"}
+    {
+        "max_tokens",
+        "max_cost",
+        "max_seconds",
+        "max_tool_calls",
+        "max_results",
+        "max_output",
+        "max_context",
+        "warn_at",
+        "approval_timeout",
+    }
 )
-_FRACTIONS = frozenset({"max_cost", "max_seconds", "warn_at", "tool_timeout", "stream_timeout", "grace", "compact_at"})
+_FRACTIONS = frozenset(
+    {"max_cost", "max_seconds", "warn_at", "tool_timeout", "approval_timeout", "stream_timeout", "grace", "compact_at"}
+)
+"""Bounds that need not be whole numbers."""
 _FROM_ZERO = frozenset(
     {"max_ahead", "max_continuations", "max_empty", "max_check_rounds", "max_truncations", "max_corrections"}
 )
@@ -44,6 +57,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not the output asked for does.
     max_output: tokens of one answer, None for the provider's own.
     max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
+    approval_timeout: seconds the questions of a turn may stay open; after that the calls are declined.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
     max_ahead: pieces of an answer that may be under way to the caller's iterator; 0: it is waited for.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
@@ -71,6 +85,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_output: int | None = None
     max_parallel: int = 8
     tool_timeout: float = 600.0
+    approval_timeout: float | None = None
     stream_timeout: float = 600.0
     grace: float = 2.0
     max_ahead: int = 32

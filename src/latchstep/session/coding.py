@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def _never_written(directory: Path | None) -> list[Path]:
-    return [directory.parent, directory.parent.parent / "snapshots"] if directory is not None else []
+    """What no file tool writes: the sessions, and what was granted, trusted and entrusted, which lies beside them."""
+    if directory is None:
+        return []
+    home = directory.parent.parent
+    return [directory.parent, *(home / name for name in ("sessions", "snapshots", "grants", "trust.json", "keys"))]
 
 
 def _shadow(root: Path, directory: Path | None) -> Shadow | None:

@@ -165,7 +165,8 @@ class Session:
         await change(self, message_id, text)
 
     async def withdraw(self, message_id: str) -> None:
-        """Take back a message that no request has carried yet. Raises SessionError."""
+        """Take back a message that no request has carried yet, or (by the id of its call) an open question, whose call
+        is then not run. Raises SessionError."""
         await change(self, message_id, None)
 
     async def stop_after_turn(self, reason: str = "", by: str = "caller") -> None:

@@ -165,6 +165,7 @@ def _intent(session: Session, entry: OpenCall, context: Context) -> ToolStarted:
         replay=tool.replay,
         idempotency_key=context.idempotency_key,
         found=context.found,
+        rule="" if entry.question else session.rules.judge(entry.call).rule,
     )
 
 
