@@ -1,7 +1,7 @@
 """The command line: what can be typed, and what its exit status means.
 
-0 completed · 1 failed · 2 usage · 3 max_steps, budget, stalled · 4 unverified · 5 session damaged or locked ·
-130 cancelled.
+0 completed · 1 failed, or a replay that differs · 2 usage · 3 max_steps, budget, stalled · 4 unverified ·
+5 session damaged or locked · 130 cancelled.
 """
 
 from __future__ import annotations
@@ -97,6 +97,22 @@ def show(session: str, as_json: bool) -> int:
     from .showing import show_session
 
     return show_session(session, as_json)
+
+
+@cli.command()
+@click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
+@click.option("--run", type=click.IntRange(min=1), metavar="N", help="Only its N-th run.")
+@click.option("--live-tools", is_flag=True, help="Run its tool calls and checks again, unasked, in --cwd.")
+@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="A copy of the workspace, for live tools.")
+@click.option("--keep", is_flag=True, help="Keep the replay as a session of its own.")
+def replay(**options: Any) -> int:
+    """Run the loop again on a recorded session and say where it first differs.
+
+    Answers, tool results, permissions and what was said come from the record. Nothing else is asked or run.
+    """
+    from .replaying import replay_session
+
+    return replay_session(**options)
 
 
 @cli.command()

@@ -105,6 +105,10 @@ class State(msgspec.Struct, omit_defaults=True):
                 self._checked(event)
             case ev.RunStarted():
                 self._run_started(event)
+            case ev.RunResumed():
+                if self.run is not None:
+                    changed = {name: getattr(event, name) for name in ev.CONDITIONS}
+                    self.run.started = msgspec.structs.replace(self.run.started, **changed)
             case ev.RunFinished():
                 self._run_finished(event)
             case ev.SessionCreated():

@@ -1,0 +1,257 @@
+"""A model, tools, checks and rules that say what was recorded, each at its place. A replay is made of them.
+
+Verdicts are taken from the record too: who may do what came from outside the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from latchstep.core import event as ev
+from latchstep.core import wording
+from latchstep.core.chunk import Chunk, Delta, Failed, Switched
+from latchstep.core.message import Message, ToolCall
+from latchstep.core.rules import FINAL, RUN, Answer, Limits, Rules, Traits, Verdict
+from latchstep.errors import FatalToolError, ModelError, ToolError
+from latchstep.model.base import Request, ToolSpec
+from latchstep.model.cassette import chunks_of
+from latchstep.tool.base import Context, Output, Tool
+
+from .kit import Kit
+from .tape import Control, Tape
+from .tools import invoke
+
+if TYPE_CHECKING:
+    from .replay import Player
+
+FOR_EVER = 1e9
+"""Seconds: no deadline is left to a clock, since the record says which of them passed."""
+
+CAPTURED = "\nOutput until then:\n"
+DEAF = "may still be running."
+
+
+class PlayedModel:
+    """Answers with what is next on the tape."""
+
+    def __init__(self, player: Player, name: str) -> None:
+        self._player, self.name = player, name
+
+    async def stream(self, request: Request) -> AsyncIterator[Chunk]:
+        tape = self._player.tape
+        while True:
+            event = tape.coming
+            if isinstance(event, Control):
+                event = tape.after_stop
+                if isinstance(event, ev.MessageCompleted | ev.ModelFailed):  # it came in the very moment of the stop
+                    asyncio.get_running_loop().call_soon(self._player.interrupt)
+                else:
+                    await never()
+            match event:
+                case ev.ModelSwitched() if event.request_id:
+                    yield Switched(old=event.old, new=event.new, why=event.why)
+                case ev.ModelFailed(next="retry"):
+                    yield Failed(kind=event.kind, message=event.message, retry_in=event.retry_in, usage=event.usage)
+                case ev.MessageCompleted() | ev.ModelFailed():
+                    for chunk in chunks_of(event):
+                        if not isinstance(chunk, Delta):
+                            yield chunk
+                    return
+                case ev.SessionOpened() | None:
+                    await never()
+                case _:
+                    raise ModelError("bad_request", f"the record has no answer here, but {event.type}")
+
+
+def played_kit(player: Player, started: ev.RunStarted, name: str, live: Kit | None) -> tuple[Kit, bool]:
+    """The kit of a recorded run, and whether its system prompt and tools are known. Without them requests cannot be
+    compared."""
+    tape = player.tape
+    system, raw = player.blob(started.system), player.blob(started.tools)
+    known = system is not None and raw is not None
+    specs = msgspec.json.decode(raw, type=list[ToolSpec]) if raw is not None else _named(tape)
+
+    async def check(command: str) -> tuple[int | None, str]:
+        event = tape.after_stop
+        if not isinstance(event, ev.CheckFinished):
+            await never()
+            raise AssertionError
+        done = await live.check(command) if live is not None else (event.exit_status, event.output)
+        if isinstance(tape.coming, Control):
+            await player.last_moment()
+        return done
+
+    kit = Kit(
+        model=PlayedModel(player, name),
+        tools={spec.name: _tool(player, spec, live) for spec in specs},
+        render=lambda value: value,
+        system=(system or b"").decode(),
+        check=check,
+        workspace=live.workspace if live is not None else None,
+        setup=started.setup,
+        head=started.head,
+    )
+    if raw is not None:
+        kit.specs_json = raw
+        kit.prompt_digest = sha256(kit.system.encode() + b"\0" + raw).digest()
+    player.names = {kit.system.encode(): started.system, kit.specs_json: started.tools}
+    return kit, known
+
+
+def _named(tape: Tape) -> list[ToolSpec]:
+    names = [e.name for e in tape.events if isinstance(e, ev.ToolStarted)]
+    names += [q.name for e in tape.events if isinstance(e, ev.ApprovalRequested) for q in e.questions]
+    return [ToolSpec(name, "", {}) for name in dict.fromkeys(names)]
+
+
+def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
+    tape = player.tape
+    real = live.tools.get(spec.name) if live is not None else None
+    traits = _traits(tape, spec.name)
+
+    async def run(arguments: dict[str, Any], context: Context) -> Output:
+        recorded = tape.result(context.call_id)
+        stopped = recorded is None or recorded.outcome in ("interrupted", "timed_out")
+        done: Output | Exception | None = None
+        if real is not None and live is not None and not stopped:
+            given = {**real.validate(arguments), **({real.context: context} if real.context else {})}
+            try:
+                done = live.render(await invoke(real.function, (), real.thread, given))
+            except Exception as error:
+                done = error
+        await player.turn(context.call_id)
+        if isinstance(tape.coming, Control):
+            if recorded is None or recorded.outcome == "interrupted":
+                await _until_stopped(player, context, recorded)
+            await player.last_moment()
+        if recorded is None:
+            if isinstance(tape.coming, ev.SessionOpened | None):
+                await never()
+            raise ToolError("the record has no result of this call")
+        if isinstance(done, Exception):
+            raise done
+        if recorded.fatal and done is None:
+            raise FatalToolError(str(recorded.content))
+        return done or Output(recorded.content, recorded.details, recorded.outcome, recorded.is_error, recorded.output)
+
+    async def prepare(arguments: dict[str, Any], context: Context) -> Any:
+        about = tape.about(context.call_id)
+        if isinstance(about, ev.ToolFinished):
+            if about.outcome == "error":
+                await player.turn(context.call_id)
+                raise (FatalToolError if about.fatal else ToolError)(str(about.content))
+            return None
+        if real is not None:
+            return (
+                await invoke(real.prepare, (real.validate(arguments), context), real.thread) if real.prepare else None
+            )
+        if isinstance(about, ev.ApprovalRequested):
+            return next(question.found for question in about.questions if question.call_id == context.call_id)
+        return about.found if isinstance(about, ev.ToolStarted) else None
+
+    def settle(arguments: dict[str, Any], found: Any, context: Context) -> Any:
+        about = tape.about(context.call_id)
+        said = about.content if isinstance(about, ev.ToolFinished) else ""
+        return {wording.settled(True): "done", wording.settled(False): "not_done"}.get(str(said), "unknown")
+
+    return Tool(
+        name=spec.name,
+        description=spec.description,
+        schema=spec.schema,
+        function=run,
+        validate=lambda arguments: {"arguments": arguments},
+        context="context",
+        prepare=prepare,
+        settle=settle if traits.settles else None,
+        effect=traits.effect,
+        replay=traits.replay,
+        alone=traits.alone,
+        timeout=FOR_EVER,
+        thread=False,
+    )
+
+
+async def _until_stopped(player: Player, context: Context, recorded: ev.ToolFinished | None) -> None:
+    """The call was stopped while it ran: it ends when it is, with what it had got, and in the order of the record."""
+    said = str(recorded.content) if recorded is not None else ""
+    context.captured = said.partition(CAPTURED)[2]
+    player.stop_soon()
+    try:
+        await never()
+    except asyncio.CancelledError:
+        await player.turn(context.call_id, stopped=True)
+        if said.endswith(DEAF) and not context.captured:
+            await never()
+        raise
+
+
+async def never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def _traits(tape: Tape, name: str) -> Traits:
+    """What the record shows of a tool. One whose calls were never begun together is as good as one that forbids it."""
+    places = tape.starts(name)
+    started = [tape.events[place] for place in ([p for p in places if p >= tape.at] or places)[:1]]
+    near = [tape.events[p] for place in places for p in (place - 1, place + 1) if 0 <= p < len(tape.events)]
+    looked_up = (wording.settled(True), wording.settled(False))
+    settles = any(isinstance(e, ev.ToolFinished) and e.name == name and e.content in looked_up for e in tape.events)
+    alone = not any(isinstance(event, ev.ToolStarted) for event in near)
+    if started and isinstance(first := started[0], ev.ToolStarted):
+        return Traits(first.effect, first.replay, settles, alone)
+    return Traits(settles=settles)
+
+
+def played_rules(tape: Tape, kit: Kit, started: ev.RunStarted) -> Rules:
+    traits = {name: Traits(t.effect, t.replay, t.settle is not None, t.alone) for name, t in kit.tools.items()}
+    return Rules(
+        judge=lambda call: _verdict(tape, call),
+        traits=lambda name: traits.get(name, Traits()),
+        known=lambda name: name in kit.tools,
+        output=(lambda said: _output(tape, said)) if FINAL in kit.tools else None,
+        limits=msgspec.convert(started.limits, Limits),
+        checks=started.checks,
+        **started.rules,
+    )
+
+
+def _verdict(tape: Tape, call: ToolCall) -> Verdict:
+    match event := tape.about(call.id):
+        case ev.ApprovalRequested():
+            return Verdict("ask", next(q.reason for q in event.questions if q.call_id == call.id))
+        case ev.ApprovalAbandoned():
+            return Verdict("ask")
+        case ev.ToolFinished(outcome="error") if tape.unprepared(call.id):
+            return Verdict("ask")
+        case ev.ToolFinished(outcome="rejected"):
+            return Verdict("reject", str(event.content))
+        case ev.ToolFinished(outcome="denied"):
+            said = str(event.content).removeprefix("This call was declined").removesuffix(". It was not run.")
+            return Verdict("refuse", said.removeprefix(": "))
+        case ev.ToolFinished(outcome="interrupted"):  # it was lost, and might not run again
+            return Verdict("refuse")
+        case _:
+            return RUN
+
+
+def _output(tape: Tape, said: Message | ToolCall) -> Answer:
+    """What the answer was worth as the run's output, by what followed it."""
+    text = said.text if isinstance(said, Message) else ""
+    match event := tape.coming:
+        case ev.MessageAccepted(source="correction"):
+            problem, _, wanted = event.message.text.removeprefix(wording.not_the_output("", "")[:-1]).partition("\n")
+            return Answer(text, problem=problem, wanted=wanted)
+        case ev.ToolFinished(outcome="rejected"):
+            return Answer(text, problem="rejected")
+        case ev.RunFinished():
+            invalid = event.error is not None and event.error.kind == "OUTPUT_INVALID"
+            problem = event.error.message if event.error is not None and invalid else ""
+            over = "over" if event.status in ("max_steps", "budget") else ""
+            return Answer(event.final_text, event.output, problem=problem or over)
+        case _:
+            return Answer(text)
