@@ -23,7 +23,8 @@ from latchstep.model.scripted import ScriptedModel
 from latchstep.session.blocking import run_blocking
 from latchstep.session.coding import coding_kit
 from latchstep.session.kit import Kit
-from latchstep.session.replay import LABELS, Difference, Replayed, blobs_of, replay
+from latchstep.session.player import LABELS, Difference, Replayed
+from latchstep.session.replay import blobs_of, replay
 
 from .driving import PROGRAM
 from .running import folder, here, state_root, typed
@@ -81,14 +82,13 @@ def _tell(screen: Screen, session_id: str, done: Replayed) -> None:
     kinds = done.kinds
     counts = f"{sum(kinds.values())} events"
     for name, kind in (("runs", "run.started"), ("answers", "message.completed"), ("tool results", "tool.finished")):
-        counts += f" · {kinds[kind]} {name}"
+        counts += f" · {kinds[kind]} {name if kinds[kind] != 1 else name[:-1]}"
     if done.difference is None:
         screen.line(screen.style("same", "bold", "green") + f" · {counts}")
         screen.line(screen.style(f"session {session_id}", "dim"))
         return
-    screen.line(
-        screen.style("different", "bold", "red") + f" at event {done.difference.seq}; the same until there: {counts}"
-    )
+    where = f" at event {done.difference.seq}; the same until there: {counts}"
+    screen.line(screen.style("different", "bold", "red") + where)
     for row in _rows(done.difference):
         colour = {"-": "red", "+": "green"}.get(row[:1], "dim")
         screen.line(screen.style(row, colour))
@@ -98,7 +98,9 @@ def _tell(screen: Screen, session_id: str, done: Replayed) -> None:
 def _rows(difference: Difference) -> list[str]:
     """What was recorded (-) and what the replay did (+), field by field."""
     then, now = _fields(difference.recorded), _fields(difference.replayed)
-    rows = [row for row in difflib.unified_diff(then, now, "recorded", "replayed", lineterm="", n=1) if row[:2] != "@@"]
+    kind = difference.recorded.type if difference.recorded is not None else ""
+    diff = difflib.unified_diff(then, now, f"recorded {kind}", "replayed", lineterm="", n=1)
+    rows = [row for row in diff if not row.startswith("@@")]
     if len(rows) > MAX_ROWS:
         rows = [*rows[:MAX_ROWS], f"… {len(rows) - MAX_ROWS} rows more"]
     if difference.said:

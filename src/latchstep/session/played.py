@@ -11,13 +11,14 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.chunk import Chunk, Delta, Failed, Switched
 from latchstep.core.message import Message, ToolCall
 from latchstep.core.rules import FINAL, RUN, Answer, Limits, Rules, Traits, Verdict
-from latchstep.errors import FatalToolError, ModelError, ToolError
+from latchstep.errors import FatalToolError, ToolError
 from latchstep.model.base import Request, ToolSpec
 from latchstep.model.cassette import chunks_of
 from latchstep.tool.base import Context, Output, Tool
@@ -27,7 +28,7 @@ from .tape import Control, Tape
 from .tools import invoke
 
 if TYPE_CHECKING:
-    from .replay import Player
+    from .player import Player
 
 FOR_EVER = 1e9
 """Seconds: no deadline is left to a clock, since the record says which of them passed."""
@@ -46,12 +47,9 @@ class PlayedModel:
         tape = self._player.tape
         while True:
             event = tape.coming
-            if isinstance(event, Control):
-                event = tape.after_stop
-                if isinstance(event, ev.MessageCompleted | ev.ModelFailed):  # it came in the very moment of the stop
-                    asyncio.get_running_loop().call_soon(self._player.interrupt)
-                else:
-                    await never()
+            if isinstance(event, Control) and isinstance(tape.after_stop, ev.MessageCompleted | ev.ModelFailed):
+                event = tape.after_stop  # it came in the very moment of the stop
+                asyncio.get_running_loop().call_soon(self._player.interrupt)
             match event:
                 case ev.ModelSwitched() if event.request_id:
                     yield Switched(old=event.old, new=event.new, why=event.why)
@@ -62,10 +60,8 @@ class PlayedModel:
                         if not isinstance(chunk, Delta):
                             yield chunk
                     return
-                case ev.SessionOpened() | None:
-                    await never()
                 case _:
-                    raise ModelError("bad_request", f"the record has no answer here, but {event.type}")
+                    await self._player.nothing_for("answer")
 
 
 def played_kit(player: Player, started: ev.RunStarted, name: str, live: Kit | None) -> tuple[Kit, bool]:
@@ -79,7 +75,7 @@ def played_kit(player: Player, started: ev.RunStarted, name: str, live: Kit | No
     async def check(command: str) -> tuple[int | None, str]:
         event = tape.after_stop
         if not isinstance(event, ev.CheckFinished):
-            await never()
+            await player.nothing_for("result of the check")
             raise AssertionError
         done = await live.check(command) if live is not None else (event.exit_status, event.output)
         if isinstance(tape.coming, Control):
@@ -130,13 +126,14 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
                 await _until_stopped(player, context, recorded)
             await player.last_moment()
         if recorded is None:
-            if isinstance(tape.coming, ev.SessionOpened | None):
-                await never()
-            raise ToolError("the record has no result of this call")
+            await player.nothing_for("result of this call")
+            raise AssertionError
         if isinstance(done, Exception):
             raise done
         if recorded.fatal and done is None:
             raise FatalToolError(str(recorded.content))
+        if done is not None and isinstance(done.content, str) and live is not None:
+            return replace(done, content=done.content.replace(str(live.workspace), player.workspace))
         return done or Output(recorded.content, recorded.details, recorded.outcome, recorded.is_error, recorded.output)
 
     async def prepare(arguments: dict[str, Any], context: Context) -> Any:
@@ -147,9 +144,8 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
                 raise (FatalToolError if about.fatal else ToolError)(str(about.content))
             return None
         if real is not None:
-            return (
-                await invoke(real.prepare, (real.validate(arguments), context), real.thread) if real.prepare else None
-            )
+            given = real.validate(arguments["arguments"])
+            return await invoke(real.prepare, (given, context), real.thread) if real.prepare else None
         if isinstance(about, ev.ApprovalRequested):
             return next(question.found for question in about.questions if question.call_id == context.call_id)
         return about.found if isinstance(about, ev.ToolStarted) else None
@@ -216,7 +212,7 @@ def played_rules(tape: Tape, kit: Kit, started: ev.RunStarted) -> Rules:
         output=(lambda said: _output(tape, said)) if FINAL in kit.tools else None,
         limits=msgspec.convert(started.limits, Limits),
         checks=started.checks,
-        **started.rules,
+        **{name: value for name, value in started.rules.items() if name in Rules.__struct_fields__},
     )
 
 

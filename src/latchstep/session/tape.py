@@ -79,6 +79,11 @@ class Tape:
         return self.events[self.at] if self.at < len(self.events) else None
 
     @property
+    def ahead(self) -> ev.Event | None:
+        """The next event that a replay knows how to bring about."""
+        return next((event for event in islice(self.events, self.at, None) if not is_foreign(event)), None)
+
+    @property
     def coming(self) -> ev.Event | None:
         """The next event that the loop, or an interruption of it, must bring about."""
         left = islice(self.events, self.at, None)
