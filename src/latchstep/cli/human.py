@@ -67,6 +67,8 @@ class Human:
                 self._calls[event.call_id] = name, event.arguments
                 was = one_line(summary(old), 40)
                 self._note(f"changed by a hook: {one_line(name, 40)} {was} → {one_line(summary(event.arguments), 60)}")
+            case ev.RunResumed():
+                self._note("the run goes on under other conditions than before")
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -108,7 +110,7 @@ class Human:
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)
-        self._remember(event.message)
+        self.remember(event.message)
         if self._streamed != event.request_id and event.message.text.strip():
             self.screen.piece(event.message.text)
         self.screen.end()
@@ -119,7 +121,8 @@ class Human:
         """Take over in the middle: the calls of the turn that was under way."""
         self._calls = {entry.call.id: (entry.call.name, entry.call.arguments) for entry in state.turn}
 
-    def _remember(self, message: Message) -> None:
+    def remember(self, message: Message) -> None:
+        """The calls that what follows is about."""
         self._calls = {call.id: (call.name, call.arguments) for call in message.calls}
 
     def _failed(self, event: ev.ModelFailed) -> None:

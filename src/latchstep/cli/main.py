@@ -92,11 +92,13 @@ def sessions(everywhere: bool) -> int:
 @cli.command()
 @click.argument("session")
 @click.option("--json", "as_json", is_flag=True, help="Print the stored events, one a line.")
-def show(session: str, as_json: bool) -> int:
+@click.option("--follow", "-f", is_flag=True, help="Go on with what another process records, until its run is over.")
+@click.option("--after", type=click.IntRange(min=-1), default=-1, metavar="SEQ", help="Only events after this number.")
+def show(session: str, **options: Any) -> int:
     """Tell the story of a session (an id, or the beginning of one)."""
     from .showing import show_session
 
-    return show_session(session, as_json)
+    return show_session(session, **options)
 
 
 @cli.command()
