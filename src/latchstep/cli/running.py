@@ -72,7 +72,8 @@ def resume_session(
     session_id = store.find(typed(session, "--session")) if session is not None else store.last(str(cwd or here()))
     if session_id is None:
         where = printable(str(cwd or here()))
-        raise SessionError(f"there is no session of {where} yet; begin one with: latchstep run TASK")
+        others = " (sessions of other folders: latchstep sessions --all)" if store.list() else ""
+        raise SessionError(f"there is no session of {where} yet; begin one with: latchstep run TASK{others}")
     screen = None if as_json else Screen()
     journal = store.open(session_id)
     try:
