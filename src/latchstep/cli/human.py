@@ -40,6 +40,7 @@ class Human:
         self._told = 0.0
         self._streamed = ""
         self._last_line = ""
+        self._repaired: dict[str, int] = {}
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -52,6 +53,10 @@ class Human:
                 self._note(f"taken back: {self._waiting.get(event.message_id, 'a waiting message')}")
             case ev.ModelRequested():
                 self._begin(event.request_id, "the model")
+                if event.repaired != self._repaired:
+                    self._repaired = event.repaired
+                    said = ", ".join(f"{times} {one_line(kind, 20)}" for kind, times in sorted(event.repaired.items()))
+                    self._note(f"the history was repaired on its way to the model: {said}")
             case ev.ModelDelta(kind="text"):
                 self._busy.pop(event.request_id, None)
                 self.screen.piece(event.piece)

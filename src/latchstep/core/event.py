@@ -145,13 +145,15 @@ class MessageWithdrawn(Event, frozen=True, tag="message.withdrawn"):
 
 
 class ModelRequested(Event, frozen=True, tag="model.requested"):
-    """`carries` names the queued messages that this request delivers."""
+    """`carries` names the queued messages that this request delivers. `repaired` counts what had to be changed in
+    the whole history for a provider to accept it, by kind (see `Projection`); the record stays as it was."""
 
     request_id: str
     attempt: int = 1
     because: Because = "prompt"
     carries: tuple[str, ...] = ()
     sha256: str = ""
+    repaired: dict[str, int] = {}
 
 
 class ModelDelta(Event, frozen=True, tag="model.delta"):

@@ -206,7 +206,7 @@ def _traits(tape: Tape, name: str) -> Traits:
 def played_rules(tape: Tape, kit: Kit, started: ev.RunStarted) -> Rules:
     traits = {name: Traits(t.effect, t.replay, t.settle is not None, t.alone) for name, t in kit.tools.items()}
     return Rules(
-        judge=lambda call: _verdict(tape, call),
+        judge=lambda call: _verdict(tape, call, kit),
         traits=lambda name: traits.get(name, Traits()),
         known=lambda name: name in kit.tools,
         output=(lambda said: _output(tape, said)) if FINAL in kit.tools else None,
@@ -216,7 +216,7 @@ def played_rules(tape: Tape, kit: Kit, started: ev.RunStarted) -> Rules:
     )
 
 
-def _verdict(tape: Tape, call: ToolCall) -> Verdict:
+def _verdict(tape: Tape, call: ToolCall, kit: Kit) -> Verdict:
     match event := tape.about(call.id):
         case ev.ApprovalRequested():
             return Verdict("ask", next(q.reason for q in event.questions if q.call_id == call.id))
@@ -231,6 +231,8 @@ def _verdict(tape: Tape, call: ToolCall) -> Verdict:
             return Verdict("refuse", said.removeprefix(": "))
         case ev.ToolFinished(outcome="interrupted"):  # it was lost, and might not run again
             return Verdict("refuse")
+        case _ if call.name not in kit.tools:
+            return Verdict("reject", f"the record has no tool {call.name}")
         case _:
             return RUN
 

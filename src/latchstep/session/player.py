@@ -125,6 +125,8 @@ class Player:
             if is_foreign(recorded) and type(recorded) is type(event):
                 break
             self.take_over(recorded)
+            if self.found.difference is not None:
+                break
         if self.found.difference is not None or recorded is None or (isinstance(recorded, ev.SessionOpened) > opening):
             raise JournalPoisoned("the record goes no further in this opening")
         if isinstance(recorded, ev.RunFinished) and not isinstance(event, ev.RunFinished):
@@ -174,7 +176,10 @@ class Player:
             self.tape.advance()
             return
         assert self.session is not None
-        self.session.record(copy.copy(event))
+        try:
+            self.session.record(copy.copy(event))
+        except (KeyError, ValueError):  # it is about a call that is not there, or not any more
+            self.differs(event, None)
 
     def interrupt(self) -> None:
         """The cancel, the passed deadline, or both, that come next."""
@@ -233,7 +238,10 @@ class Player:
 
     async def outside(self, session: Session) -> None:
         """The driver waits for us: do what was done from outside before it went on."""
-        while session.unfinished and self.found.difference is None:
+        while session.unfinished:
+            if self.found.difference is not None:
+                session.cancel("the replay differs from the record")
+                return
             match event := self.tape.ahead:
                 case None | ev.SessionOpened():
                     session.cancel("its process ends here")
@@ -244,13 +252,12 @@ class Player:
                     return
                 case _ if is_said(event):
                     await session.barrier.quiet()
-                    session.record(copy.copy(event))
+                    self.take_over(event)
                     session.wake()
                 case _:
-                    if session.questions and isinstance(decide(session.state, session.rules), Wait):
-                        self.differs(event, None)
-                        session.cancel("nobody answers")
-                    return
+                    if not session.questions or not isinstance(decide(session.state, session.rules), Wait):
+                        return
+                    self.differs(event, None)  # nobody answers
 
     def _at_work(self, session: Session) -> bool:
         """What runs was stopped while it ran: it says itself when."""
