@@ -24,7 +24,7 @@ from latchstep.model.cassette import chunks_of
 from latchstep.tool.base import Context, Output, Tool
 
 from .kit import Kit
-from .tape import Control, Tape
+from .tape import About, Control, Tape
 from .tools import invoke
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def played_kit(player: Player, started: ev.RunStarted, name: str, live: Kit | No
         system=(system or b"").decode(),
         check=check,
         workspace=live.workspace if live is not None else None,
+        masker=live.masker if live is not None else None,
         setup=started.setup,
         head=started.head,
     )
@@ -112,14 +113,9 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
 
     async def run(arguments: dict[str, Any], context: Context) -> Output:
         recorded = tape.result(context.call_id)
-        stopped = recorded is None or recorded.outcome in ("interrupted", "timed_out")
         done: Output | Exception | None = None
-        if real is not None and live is not None and not stopped:
-            given = {**real.validate(arguments), **({real.context: context} if real.context else {})}
-            try:
-                done = live.render(await invoke(real.function, (), real.thread, given))
-            except Exception as error:
-                done = error
+        if live is not None and recorded is not None and recorded.outcome not in ("interrupted", "timed_out"):
+            done = await _run_again(live, real, arguments, context, player.workspace)
         await player.turn(context.call_id)
         if isinstance(tape.coming, Control):
             if recorded is None or recorded.outcome == "interrupted":
@@ -132,8 +128,6 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
             raise done
         if recorded.fatal and done is None:
             raise FatalToolError(str(recorded.content))
-        if done is not None and isinstance(done.content, str) and live is not None:
-            return replace(done, content=done.content.replace(str(live.workspace), player.workspace))
         return done or Output(recorded.content, recorded.details, recorded.outcome, recorded.is_error, recorded.output)
 
     async def prepare(arguments: dict[str, Any], context: Context) -> Any:
@@ -151,9 +145,7 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
         return about.found if isinstance(about, ev.ToolStarted) else None
 
     def settle(arguments: dict[str, Any], found: Any, context: Context) -> Any:
-        about = tape.about(context.call_id)
-        said = about.content if isinstance(about, ev.ToolFinished) else ""
-        return {wording.settled(True): "done", wording.settled(False): "not_done"}.get(str(said), "unknown")
+        return _settled(tape.about(context.call_id))
 
     return Tool(
         name=spec.name,
@@ -170,6 +162,27 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
         timeout=FOR_EVER,
         thread=False,
     )
+
+
+async def _run_again(
+    live: Kit, real: Tool | None, arguments: dict[str, Any], context: Context, workspace: str
+) -> Output | Exception | None:
+    """What a live tool says now, as if in the recorded workspace; None where there is no such tool."""
+    if real is None:
+        return None
+    given = {**real.validate(arguments), **({real.context: context} if real.context else {})}
+    try:
+        said = live.render(await invoke(real.function, (), real.thread, given))
+    except Exception as error:
+        return error
+    if isinstance(said.content, str) and live.workspace is not None:
+        said = replace(said, content=said.content.replace(str(live.workspace), workspace))
+    return said
+
+
+def _settled(about: About | None) -> str:
+    said = str(about.content) if isinstance(about, ev.ToolFinished) else ""
+    return {wording.settled(True): "done", wording.settled(False): "not_done"}.get(said, "unknown")
 
 
 async def _until_stopped(player: Player, context: Context, recorded: ev.ToolFinished | None) -> None:
