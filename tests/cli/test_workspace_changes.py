@@ -177,3 +177,20 @@ def test_a_workspace_that_is_gone_before_a_resume_is_said_and_another_may_be_giv
             return
         home.workspace.mkdir()
         refused(resumed(home), 2, "is none now", "--anyway")
+
+
+def test_the_model_on_record_goes_on_and_another_only_where_it_is_named(home: Home) -> None:
+    with StrictChat([["#STALL"], ["#STALL"], text_answer("Done.")]) as server:
+        killed(home, server, "run", "go", "--base-url", server.url, "--model", "openai-chat:first")
+        asked = len(server.bodies)
+        process = home.start("resume", env={"LATCHSTEP_MODEL": "openai-chat:another"})
+        server.wait(lambda: len(server.bodies) > asked, PATIENCE)
+        process.kill()
+        ended(process)
+        done = resumed(home, "--model", "openai-chat:second")
+        assert done.status == 0, done
+        assert [request["model"] for request in server.requests] == ["first", "first", "second"]
+    assert "model: openai-chat:first → openai-chat:second" in done.out
+    (switched,) = [e for e in home.events() if e["type"] == "model.switched"]
+    assert (switched["old"], switched["new"]) == ("openai-chat:first", "openai-chat:second")
+    assert home.run("replay").status == 0
