@@ -354,6 +354,7 @@ def test_what_a_resume_was_given_holds_for_the_next_one_too(home: Home) -> None:
             process.communicate(timeout=PATIENCE)
         done = home.run("resume")
     assert done.status == 0, done
+    assert "not as before: limits, setup" in home.run("show", home.session().name).out
     (changed,) = [e for e in home.events() if e["type"] == "run.resumed"]
     assert changed["setup"]["allow"] == ["echo allowed"]
     assert changed["limits"] == {"max_steps": 9}

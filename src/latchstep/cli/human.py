@@ -41,6 +41,7 @@ class Human:
         self._streamed = ""
         self._last_line = ""
         self._repaired: dict[str, int] = {}
+        self._under: ev.RunStarted | ev.RunResumed | None = None
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -72,8 +73,12 @@ class Human:
                 self._calls[event.call_id] = name, event.arguments
                 was = one_line(summary(old), 40)
                 self._note(f"changed by a hook: {one_line(name, 40)} {was} → {one_line(summary(event.arguments), 60)}")
+            case ev.RunStarted():
+                self._under = event
             case ev.RunResumed():
-                self._note("the run goes on under other conditions than before")
+                changed = [name for name in ev.CONDITIONS if getattr(event, name) != getattr(self._under, name, None)]
+                self._under = event
+                self._note(f"not as before: {', '.join(changed)}")
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -125,6 +130,7 @@ class Human:
     def recall(self, state: State) -> None:
         """Take over in the middle: the calls of the turn that was under way."""
         self._calls = {entry.call.id: (entry.call.name, entry.call.arguments) for entry in state.turn}
+        self._under = state.run.started if state.run is not None else None
 
     def remember(self, message: Message) -> None:
         """The calls that what follows is about."""

@@ -115,6 +115,8 @@ class Story:
         self.running = isinstance(event, ev.RunStarted) or (self.running and not isinstance(event, ev.RunFinished))
         if isinstance(event, ev.MessageCompleted):
             self._remember(event)
+        elif isinstance(event, ev.RunStarted):
+            self.human.show(event)
 
     def _remember(self, event: ev.MessageCompleted) -> None:
         self.calls |= {call.id: summary(call.arguments) for call in event.message.calls}
@@ -133,6 +135,7 @@ class Story:
                 screen.line(screen.style(f"{_clock(event)}  opened again (process {event.pid})", "yellow"))
             case ev.RunStarted():
                 self.running = True
+                self.human.show(event)
                 mode = printable(str(event.setup.get("mode", "ask"))) if event.setup else ""
                 said = f"{_clock(event)}  {printable(event.model)}{' · mode ' + mode if mode else ''}"
                 screen.line(screen.style(said, "dim"))
