@@ -22,10 +22,10 @@ from latchstep.errors import FatalToolError, ToolError
 from latchstep.model.base import Request, ToolSpec
 from latchstep.model.cassette import chunks_of
 from latchstep.tool.base import Context, Output, Tool
+from latchstep.tool.threads import invoke
 
 from .kit import Kit
-from .tape import About, Control, Tape
-from .tools import invoke
+from .tape import HOOK_REFUSED, About, Control, Tape, by_hook
 
 if TYPE_CHECKING:
     from .player import Player
@@ -54,7 +54,13 @@ class PlayedModel:
                 case ev.ModelSwitched() if event.request_id:
                     yield Switched(old=event.old, new=event.new, why=event.why)
                 case ev.ModelFailed(next="retry"):
-                    yield Failed(kind=event.kind, message=event.message, retry_in=event.retry_in, usage=event.usage)
+                    yield Failed(
+                        kind=event.kind,
+                        message=event.message,
+                        retry_in=event.retry_in,
+                        usage=event.usage,
+                        cost=event.cost,
+                    )
                 case ev.MessageCompleted() | ev.ModelFailed():
                     for chunk in chunks_of(event):
                         if not isinstance(chunk, Delta):
@@ -144,6 +150,10 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
             return next(question.found for question in about.questions if question.call_id == context.call_id)
         return about.found if isinstance(about, ev.ToolStarted) else None
 
+    async def before(arguments: dict[str, Any], context: Context) -> Any:
+        await player.turn(context.call_id)
+        return _hooked(tape.about(context.call_id))
+
     def settle(arguments: dict[str, Any], found: Any, context: Context) -> Any:
         return _settled(tape.about(context.call_id))
 
@@ -156,6 +166,7 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
         context="context",
         prepare=prepare,
         settle=settle if traits.settles else None,
+        before=(before,) if traits.hooked else (),
         effect=traits.effect,
         replay=traits.replay,
         alone=traits.alone,
@@ -185,6 +196,25 @@ def _settled(about: About | None) -> str:
     return {wording.settled(True): "done", wording.settled(False): "not_done"}.get(said, "unknown")
 
 
+def _hooked(about: About | None) -> Any:
+    """What the hooks before a call made of it. Raises what comes back as the words that were recorded."""
+    match about:
+        case ev.CallChanged():
+            return about.arguments
+        case ev.ToolFinished(outcome="denied"):
+            return Verdict("refuse", _reason(about, HOOK_REFUSED))
+        case ev.ToolFinished(outcome="error"):
+            head, tail = wording.hook_failed("\0").split("\0")
+            why = str(about.content).removeprefix(head).removesuffix(tail)
+            raise type(why, (FatalToolError if about.fatal else ToolError,), {})
+        case _:
+            return None
+
+
+def _reason(event: ev.ToolFinished, head: str) -> str:
+    return str(event.content).removeprefix(head).removesuffix(". It was not run.").removeprefix(": ")
+
+
 async def _until_stopped(player: Player, context: Context, recorded: ev.ToolFinished | None) -> None:
     """The call was stopped while it ran: it ends when it is, with what it had got, and in the order of the record."""
     said = str(recorded.content) if recorded is not None else ""
@@ -211,13 +241,16 @@ def _traits(tape: Tape, name: str) -> Traits:
     looked_up = (wording.settled(True), wording.settled(False))
     settles = any(isinstance(e, ev.ToolFinished) and e.name == name and e.content in looked_up for e in tape.events)
     alone = not any(isinstance(event, ev.ToolStarted) for event in near)
+    hooked = tape.hooked(name)
     if started and isinstance(first := started[0], ev.ToolStarted):
-        return Traits(first.effect, first.replay, settles, alone)
-    return Traits(settles=settles)
+        return Traits(first.effect, first.replay, settles, alone, hooked)
+    return Traits(settles=settles, hooked=hooked)
 
 
 def played_rules(tape: Tape, kit: Kit, started: ev.RunStarted) -> Rules:
-    traits = {name: Traits(t.effect, t.replay, t.settle is not None, t.alone) for name, t in kit.tools.items()}
+    traits = {
+        name: Traits(t.effect, t.replay, t.settle is not None, t.alone, bool(t.before)) for name, t in kit.tools.items()
+    }
     return Rules(
         judge=lambda call: _verdict(tape, call, kit),
         traits=lambda name: traits.get(name, Traits()),
@@ -239,9 +272,14 @@ def _verdict(tape: Tape, call: ToolCall, kit: Kit) -> Verdict:
             return Verdict("ask")
         case ev.ToolFinished(outcome="rejected"):
             return Verdict("reject", str(event.content))
+        case ev.CallChanged() | ev.CallKept():
+            return RUN
+        case ev.ToolFinished() if by_hook(event):
+            return RUN
         case ev.ToolFinished(outcome="denied"):
-            said = str(event.content).removeprefix("This call was declined").removesuffix(". It was not run.")
-            return Verdict("refuse", said.removeprefix(": "))
+            return Verdict("refuse", _reason(event, "This call was declined"))
+        case ev.ToolFinished(outcome="error") if str(event.content).startswith(wording.hook_spoilt("")):
+            return Verdict("reject", str(event.content).removeprefix(wording.hook_spoilt("")))
         case ev.ToolFinished(outcome="interrupted"):  # it was lost, and might not run again
             return Verdict("refuse")
         case _ if call.name not in kit.tools:

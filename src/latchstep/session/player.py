@@ -186,6 +186,8 @@ class Player:
         session = self.session
         assert session is not None
         for event in islice(self.tape.events, self.tape.at, None):
+            if is_said(event):
+                return
             if isinstance(event, ev.CancelRequested):
                 session.cancel(event.reason, event.by)
             elif isinstance(event, ev.ClockPassed):
@@ -197,10 +199,13 @@ class Player:
     async def turn(self, call_id: str, *, stopped: bool = False) -> None:
         """Return when a call may end: not before those that ended before it, or the interruption that stopped it."""
         assert self.session is not None
-        running = {entry.call.id for entry in self.session.state.turn if entry.status == "started"}
+        mine = self.session.state.open_call(call_id).status
+        running = {entry.call.id for entry in self.session.state.turn if entry.status == mine}
         while True:
             match self.tape.coming:
-                case ev.ToolFinished() as other if other.call_id != call_id and other.call_id in running:
+                case ev.ToolFinished() | ev.CallChanged() | ev.CallKept() as other if (
+                    other.call_id != call_id and other.call_id in running
+                ):
                     await self.tape.moved()
                 case ev.CancelRequested() | ev.ClockPassed() if stopped:
                     await self.tape.moved()
@@ -246,14 +251,14 @@ class Player:
                 case None | ev.SessionOpened():
                     session.cancel("its process ends here")
                     return
-                case ev.CancelRequested() | ev.ClockPassed():
-                    if not self._at_work(session):
-                        self.interrupt()
-                    return
                 case _ if is_said(event):
                     await session.barrier.quiet()
                     self.take_over(event)
                     session.wake()
+                case ev.CancelRequested() | ev.ClockPassed():
+                    if not self._at_work(session):
+                        self.interrupt()
+                    return
                 case _:
                     if not session.questions or not isinstance(decide(session.state, session.rules), Wait):
                         return

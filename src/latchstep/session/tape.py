@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from latchstep.core import event as ev
+from latchstep.core import wording
 from latchstep.core.state import PEOPLE
 
 Control = ev.CancelRequested | ev.ClockPassed
@@ -24,6 +25,8 @@ MADE = (
     | ev.ModelFailed
     | ev.ModelSwitched
     | ev.MessageCompleted
+    | ev.CallChanged
+    | ev.CallKept
     | ev.ApprovalRequested
     | ev.ApprovalAbandoned
     | ev.ToolStarted
@@ -34,14 +37,19 @@ MADE = (
 )
 """What the loop makes of what it is given."""
 
-About = ev.ToolStarted | ev.ToolFinished | ev.ApprovalRequested | ev.ApprovalAbandoned
+About = ev.CallChanged | ev.CallKept | ev.ToolStarted | ev.ToolFinished | ev.ApprovalRequested | ev.ApprovalAbandoned
+
+
+HOOK_REFUSED = "This call was declined by a hook"
 
 
 def is_said(event: ev.Event) -> bool:
     """Somebody outside the loop said it, at a moment of their own."""
     if isinstance(event, ev.MessageAccepted):
         return event.source in (*PEOPLE, "start")
-    return isinstance(event, ev.MessageWithdrawn | ev.ApprovalAnswered)
+    if isinstance(event, ev.CancelRequested):
+        return event.after_turn
+    return isinstance(event, ev.MessageEdited | ev.MessageWithdrawn | ev.ApprovalAnswered)
 
 
 def is_foreign(event: ev.Event) -> bool:
@@ -52,7 +60,7 @@ def is_foreign(event: ev.Event) -> bool:
 def _calls(event: ev.Event) -> Iterable[str]:
     """The calls an event is about."""
     match event:
-        case ev.ToolStarted() | ev.ToolFinished():
+        case ev.CallChanged() | ev.CallKept() | ev.ToolStarted() | ev.ToolFinished():
             return (event.call_id,)
         case ev.ApprovalRequested():
             return [question.call_id for question in event.questions]
@@ -60,6 +68,12 @@ def _calls(event: ev.Event) -> Iterable[str]:
             return event.call_ids
         case _:
             return ()
+
+
+def by_hook(event: ev.Event) -> bool:
+    """A hook refused the call, or failed before it could run."""
+    said = str(event.content) if isinstance(event, ev.ToolFinished) else ""
+    return said.startswith((HOOK_REFUSED, wording.hook_failed("").partition("(")[0]))
 
 
 class Tape:
@@ -132,6 +146,14 @@ class Tape:
             if event.call_id == call_id:
                 return True
         return False
+
+    def hooked(self, name: str) -> bool:
+        """Whether hooks looked at calls of this tool."""
+        calls = {
+            c.id for e in self.events if isinstance(e, ev.MessageCompleted) for c in e.message.calls if c.name == name
+        }
+        looked = (e for e in self.events if isinstance(e, ev.CallChanged | ev.CallKept) or by_hook(e))
+        return any(not calls.isdisjoint(_calls(event)) for event in looked)
 
     def starts(self, name: str) -> list[int]:
         """Where calls of this tool were started."""
