@@ -90,10 +90,7 @@ class State(msgspec.Struct, omit_defaults=True):
             case ev.ApprovalAbandoned():
                 self._abandoned(event)
             case ev.MessageEdited():
-                self.queue = [
-                    Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
-                    for item in self.queue
-                ]
+                self._edited(event)
             case ev.MessageWithdrawn():
                 self.queue = [queued for queued in self.queue if queued.message_id != event.message_id]
             case ev.CancelRequested():
@@ -106,9 +103,7 @@ class State(msgspec.Struct, omit_defaults=True):
             case ev.RunStarted():
                 self._run_started(event)
             case ev.RunResumed():
-                if self.run is not None:
-                    changed = {name: getattr(event, name) for name in ev.CONDITIONS}
-                    self.run.started = msgspec.structs.replace(self.run.started, **changed)
+                self._run_resumed(event)
             case ev.RunFinished():
                 self._run_finished(event)
             case ev.SessionCreated():
@@ -139,6 +134,12 @@ class State(msgspec.Struct, omit_defaults=True):
             self.told = bool(self.turn)
             if self.run is not None and self.answered is not None and self.stop != "length":
                 self.run.corrected = True
+
+    def _edited(self, event: ev.MessageEdited) -> None:
+        self.queue = [
+            Queued(item.message_id, item.source, event.message) if item.message_id == event.message_id else item
+            for item in self.queue
+        ]
 
     def _requested(self, event: ev.ModelRequested) -> None:
         self.transcript.extend(self.outgoing(event.carries))
@@ -314,6 +315,11 @@ class State(msgspec.Struct, omit_defaults=True):
         self.requests = max(self.requests, event.first_request - 1)
         self.checks = []
         self._forget_repetition()
+
+    def _run_resumed(self, event: ev.RunResumed) -> None:
+        if self.run is not None:
+            changed = {name: getattr(event, name) for name in ev.CONDITIONS}
+            self.run.started = msgspec.structs.replace(self.run.started, **changed)
 
     def _run_finished(self, event: ev.RunFinished) -> None:
         self.finished = event

@@ -67,7 +67,7 @@ class PlayedModel:
                             yield chunk
                     return
                 case _:
-                    await self._player.nothing_for("answer")
+                    raise await self._player.nothing_for("answer")
 
 
 def played_kit(player: Player, started: ev.RunStarted, name: str, live: Kit | None) -> tuple[Kit, bool]:
@@ -81,8 +81,7 @@ def played_kit(player: Player, started: ev.RunStarted, name: str, live: Kit | No
     async def check(command: str) -> tuple[int | None, str]:
         event = tape.after_stop
         if not isinstance(event, ev.CheckFinished):
-            await player.nothing_for("result of the check")
-            raise AssertionError
+            raise await player.nothing_for("result of the check")
         done = await live.check(command) if live is not None else (event.exit_status, event.output)
         if isinstance(tape.coming, Control):
             await player.last_moment()
@@ -128,8 +127,7 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
                 await _until_stopped(player, context, recorded)
             await player.last_moment()
         if recorded is None:
-            await player.nothing_for("result of this call")
-            raise AssertionError
+            raise await player.nothing_for("result of this call")
         if isinstance(done, Exception):
             raise done
         if recorded.fatal and done is None:

@@ -225,14 +225,15 @@ class Player:
         self._leaving, self._stopping = [], False
         asyncio.get_running_loop().call_soon(self.interrupt)
 
-    async def nothing_for(self, what: str) -> None:
-        """The record has no end of this: it was stopped or died, and so it will be now. Raises ToolError where the
-        record goes on in another way."""
+    async def nothing_for(self, what: str) -> ToolError:
+        """The record has no end of this: it was stopped or died, and so it will be now. Returns where the record goes
+        on in another way."""
         if isinstance(self.tape.coming, Control):
             self.stop_soon()
         elif not isinstance(self.tape.coming, ev.SessionOpened | None):
-            raise ToolError(f"the record has no {what} here")
+            return ToolError(f"the record has no {what} here")
         await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody ends this wait but who cancels it")
 
     async def last_moment(self) -> None:
         """Return just before the interruption that comes next: what ends now has ended by itself."""
