@@ -278,3 +278,25 @@ def test_a_terminal_that_hangs_up_ends_the_run(home: Home) -> None:
         it.process.wait(PATIENCE)
     assert home.ending()["status"] == "cancelled"
     assert not any(alive(pid) for pid in pids)
+
+
+def test_what_a_resume_was_given_holds_for_the_next_one_too(home: Home) -> None:
+    with StrictChat([["#STALL"], ["#STALL"], bash("echo allowed"), text_answer("Done.")]) as server:
+        for command in (
+            ["run", "go", "--base-url", server.url],
+            ["resume", "--allow", "echo allowed", "--max-steps", "9"],
+        ):
+            asked = len(server.bodies)
+            process = home.start(*command)
+            server.wait(lambda before=asked: len(server.bodies) > before, PATIENCE)
+            process.kill()
+            process.communicate(timeout=PATIENCE)
+        done = home.run("resume")
+    assert done.status == 0, done
+    assert "not as before: limits, setup" in home.run("show", home.session().name).out
+    (changed,) = [e for e in home.events() if e["type"] == "run.resumed"]
+    assert changed["setup"]["allow"] == ["echo allowed"]
+    assert changed["limits"] == {"max_steps": 9}
+    (ran,) = [e for e in home.events() if e["type"] == "tool.finished"]
+    assert (ran["outcome"], ran["content"].split()[0]) == ("ok", "allowed")
+    assert home.run("replay").status == 0

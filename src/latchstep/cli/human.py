@@ -44,6 +44,8 @@ class Human:
         self._told = 0.0
         self._streamed = ""
         self._last_line = ""
+        self._repaired: dict[str, int] = {}
+        self._under: ev.RunStarted | ev.RunResumed | None = None
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -56,6 +58,10 @@ class Human:
                 self._note(f"taken back: {self._waiting.get(event.message_id, 'a waiting message')}")
             case ev.ModelRequested():
                 self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")
+                if event.repaired != self._repaired:
+                    self._repaired = event.repaired
+                    said = ", ".join(f"{times} {one_line(kind, 20)}" for kind, times in sorted(event.repaired.items()))
+                    self._note(f"the history was repaired on its way to the model: {said}")
             case ev.ContextCompacted():
                 self._busy.pop(event.request_id, None)
                 self._note(f"compacted {_thousands(event.before)} → {_thousands(event.after)} tokens")
@@ -74,6 +80,12 @@ class Human:
                 self._calls[event.call_id] = name, event.arguments
                 was = one_line(summary(old), 40)
                 self._note(f"changed by a hook: {one_line(name, 40)} {was} → {one_line(summary(event.arguments), 60)}")
+            case ev.RunStarted():
+                self._under = event
+            case ev.RunResumed():
+                changed = [name for name in ev.CONDITIONS if getattr(event, name) != getattr(self._under, name, None)]
+                self._under = event
+                self._note(f"not as before: {', '.join(changed)}")
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -132,7 +144,7 @@ class Human:
 
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)
-        self._remember(event.message)
+        self.remember(event.message)
         if event.message.calls:
             self._begin(BEFORE, BEFORE)
         if self._streamed != event.request_id and event.message.text.strip():
@@ -144,8 +156,10 @@ class Human:
     def recall(self, state: State) -> None:
         """Take over in the middle: the calls of the turn that was under way."""
         self._calls = {entry.call.id: (entry.call.name, entry.call.arguments) for entry in state.turn}
+        self._under = state.run.started if state.run is not None else None
 
-    def _remember(self, message: Message) -> None:
+    def remember(self, message: Message) -> None:
+        """The calls that what follows is about."""
         self._calls = {call.id: (call.name, call.arguments) for call in message.calls}
 
     def _failed(self, event: ev.ModelFailed) -> None:

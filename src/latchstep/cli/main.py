@@ -1,7 +1,7 @@
 """The command line: what can be typed, and what its exit status means.
 
-0 completed · 1 failed · 2 usage · 3 max_steps, budget, stalled · 4 unverified · 5 session damaged or locked ·
-130 cancelled.
+0 completed · 1 failed, or a replay that differs · 2 usage · 3 max_steps, budget, stalled · 4 unverified ·
+5 session damaged or locked · 130 cancelled.
 """
 
 from __future__ import annotations
@@ -178,11 +178,29 @@ def grants(cwd: Path | None, revoke: str | None) -> int:
 @cli.command()
 @click.argument("session")
 @click.option("--json", "as_json", is_flag=True, help="Print the stored events, one a line.")
-def show(session: str, as_json: bool) -> int:
+@click.option("--follow", "-f", is_flag=True, help="Go on with what another process records, until its run is over.")
+@click.option("--after", type=click.IntRange(min=-1), default=-1, metavar="SEQ", help="Only events after this number.")
+def show(session: str, **options: Any) -> int:
     """Tell the story of a session (an id, or the beginning of one)."""
     from .showing import show_session
 
-    return show_session(session, as_json)
+    return show_session(session, **options)
+
+
+@cli.command()
+@click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
+@click.option("--run", type=click.IntRange(min=1), metavar="N", help="Only its N-th run.")
+@click.option("--live-tools", is_flag=True, help="Run its tool calls and checks again, unasked, in --cwd.")
+@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="A copy of the workspace, for live tools.")
+@click.option("--keep", is_flag=True, help="Keep the replay as a session of its own.")
+def replay(**options: Any) -> int:
+    """Run the loop again on a recorded session and say where it first differs.
+
+    Answers, tool results, permissions and what was said come from the record. Nothing else is asked or run.
+    """
+    from .replaying import replay_session
+
+    return replay_session(**options)
 
 
 @cli.command()

@@ -95,17 +95,36 @@ class SessionSnapshot(Event, frozen=True, tag="session.snapshot"):
 
 
 class RunStarted(Event, frozen=True, tag="run.started"):
-    """`limits` is `Limits` as JSON; `system` and `tools` are SHA-256 of texts that lie in `blobs/`.
+    """`limits` is `Limits` as JSON, `rules` those of the other `Rules` that are not the default; `system` and `tools`
+    are SHA-256 of texts that lie in `blobs/`.
     `setup` is what a front end needs to build the same agent again (mode, allowed commands, server, …)."""
 
     model: str
     limits: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     checks: tuple[str, ...] = ()
     system: str = ""
     tools: str = ""
     first_request: int = 1
     head: str = ""
     setup: dict[str, Any] = {}
+
+
+class RunResumed(Event, frozen=True, tag="run.resumed"):
+    """An unfinished run goes on under other conditions than before. The fields are those of `run.started`; all of
+    them hold from here on."""
+
+    limits: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
+    checks: tuple[str, ...] = ()
+    system: str = ""
+    tools: str = ""
+    head: str = ""
+    setup: dict[str, Any] = {}
+
+
+CONDITIONS = tuple(name for name in RunResumed.__struct_fields__ if name not in Event.__struct_fields__)
+"""What a run works under, and a resume may change."""
 
 
 class MessageAccepted(Event, frozen=True, tag="message.accepted"):
@@ -130,13 +149,15 @@ class MessageWithdrawn(Event, frozen=True, tag="message.withdrawn"):
 
 class ModelRequested(Event, frozen=True, tag="model.requested"):
     """`carries` names the queued messages that this request delivers. With `compact` it asks for a summary, of which
-    no delta is shown, and delivers nothing."""
+    no delta is shown, and delivers nothing. `repaired` counts what had to be changed in the whole history for a
+    provider to accept it, by kind (see `Projection`); the record stays as it was."""
 
     request_id: str
     attempt: int = 1
     because: Because = "prompt"
     carries: tuple[str, ...] = ()
     sha256: str = ""
+    repaired: dict[str, int] = {}
 
 
 class ModelDelta(Event, frozen=True, tag="model.delta"):
@@ -345,7 +366,7 @@ class Unknown(Event, frozen=True, tag="unknown"):
 
 
 AnyEvent = (
-    SessionCreated | SessionOpened | SessionSnapshot | RunStarted | MessageAccepted | MessageEdited
+    SessionCreated | SessionOpened | SessionSnapshot | RunStarted | RunResumed | MessageAccepted | MessageEdited
     | MessageWithdrawn | ModelRequested | ModelDelta | ModelFailed | ModelSwitched | MessageCompleted
     | CompactRequested | ContextCompacted | CallChanged | CallKept | ApprovalRequested | ApprovalAnswered
     | ApprovalAbandoned | ToolStarted | ToolOutput | ToolFinished | CancelRequested | ClockPassed | CheckStarted

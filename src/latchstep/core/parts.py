@@ -110,9 +110,9 @@ class Fill(msgspec.Struct, omit_defaults=True):
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
-    """Counters and outcome of the run under way, or of the last one. `started` is how it began, `model` what the
-    session changed to since, if it did. `cost` is the exact sum of what was recorded. `warned` names the bounds the
-    model was told of before they were reached. `stopping`: no further request opens."""
+    """Counters and outcome of the run under way, or of the last one. `started` is how it began, with what a resume
+    changed since; `model` what the session changed to, if it did. `cost` is the exact sum of what was recorded.
+    `warned` names the bounds the model was told of before they were reached. `stopping`: no further request opens."""
 
     run_id: str
     started: ev.RunStarted

@@ -173,3 +173,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     questions: Questions = "together"
     strict_protocol: bool = False
     overhead: int = 0
+
+    def chosen(self) -> dict[str, Any]:
+        """The choices that are not the default, as `run.started` records them."""
+        names = ("on_doubt", "on_stale_approval", "questions", "strict_protocol")
+        made = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in made.items() if value != getattr(_USUAL, name)}
+
+
+_USUAL = Rules(judge=lambda call: RUN, traits=lambda name: Traits())

@@ -108,6 +108,8 @@ class State(msgspec.Struct, omit_defaults=True):
                 self.files = "kept"
             case ev.RunStarted():
                 self._run_started(event)
+            case ev.RunResumed():
+                self._run_resumed(event)
             case ev.RunFinished():
                 self._run_finished(event)
             case ev.SessionCreated():
@@ -341,6 +343,11 @@ class State(msgspec.Struct, omit_defaults=True):
         self.requests = max(self.requests, event.first_request - 1)
         self.checks = []
         self._forget_repetition()
+
+    def _run_resumed(self, event: ev.RunResumed) -> None:
+        if self.run is not None:
+            changed = {name: getattr(event, name) for name in ev.CONDITIONS}
+            self.run.started = msgspec.structs.replace(self.run.started, **changed)
 
     def _run_finished(self, event: ev.RunFinished) -> None:
         self.finished = event

@@ -7,7 +7,7 @@ a diff of what was sent then and now: a session recorded once is a regression te
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
@@ -62,37 +62,8 @@ class Cassette:
             for chunk in self._switched(place):
                 yield chunk
             answer = self._answer(place)
-        if isinstance(answer, ModelFailed):
-            if answer.stop_reason is not None:  # an answer came, and was empty
-                yield Completed(
-                    blocks=(),
-                    stop_reason=answer.stop_reason,
-                    raw_stop_reason=answer.raw_stop_reason,
-                    usage=answer.usage,
-                    cost=answer.cost,
-                )
-                return
-            kind = _KINDS.get(answer.kind, answer.kind.removeprefix("MODEL_").lower())
-            raise ModelError(kind, answer.message, usage=answer.usage, cost=answer.cost)  # type: ignore[arg-type]
-        if isinstance(answer, ContextCompacted):
-            summary = answer.message.blocks[-1]
-            yield Completed(
-                blocks=(summary,), stop_reason="stop", usage=answer.usage, cost=answer.cost, origin=answer.model
-            )
-            return
-        for block in answer.message.blocks:
-            if isinstance(block, Text | Thinking):
-                yield Delta("text" if isinstance(block, Text) else "thinking", block.text)
-        yield Completed(
-            blocks=answer.message.blocks,
-            stop_reason=answer.stop_reason,
-            raw_stop_reason=answer.raw_stop_reason,
-            usage=answer.usage,
-            cost=answer.cost,
-            response_id=answer.message.id.removeprefix("message-"),
-            origin=answer.message.origin,
-            window=answer.window,
-        )
+        for piece in chunks_of(answer):
+            yield piece
 
     def _switched(self, place: int) -> list[Switched]:
         found = self._switches[place] if place < len(self._switches) else []
@@ -116,6 +87,41 @@ class Cassette:
         diff = difflib.unified_diff(_lines(then), _lines(request.messages), "recorded", "now", lineterm="", n=1)
         text = "\n".join(diff) or "the messages are equal: the system prompt or the tools differ"
         return f"{request.request_id} is not the request that was recorded:\n{text}"
+
+
+def chunks_of(answer: Answered) -> Iterator[Chunk]:
+    """What a model says for this to be recorded. Raises ModelError where it gave up."""
+    if isinstance(answer, ModelFailed):
+        if answer.stop_reason is None:
+            kind = _KINDS.get(answer.kind, answer.kind.removeprefix("MODEL_").lower())
+            raise ModelError(kind, answer.message, usage=answer.usage, cost=answer.cost)  # type: ignore[arg-type]
+        yield Completed(  # an answer came, and was empty
+            blocks=(),
+            stop_reason=answer.stop_reason,
+            raw_stop_reason=answer.raw_stop_reason,
+            usage=answer.usage,
+            cost=answer.cost,
+        )
+        return
+    if isinstance(answer, ContextCompacted):
+        summary = answer.message.blocks[-1]
+        yield Completed(
+            blocks=(summary,), stop_reason="stop", usage=answer.usage, cost=answer.cost, origin=answer.model
+        )
+        return
+    for block in answer.message.blocks:
+        if isinstance(block, Text | Thinking):
+            yield Delta("text" if isinstance(block, Text) else "thinking", block.text)
+    yield Completed(
+        blocks=answer.message.blocks,
+        stop_reason=answer.stop_reason,
+        raw_stop_reason=answer.raw_stop_reason,
+        usage=answer.usage,
+        cost=answer.cost,
+        response_id=answer.message.id.removeprefix("message-"),
+        origin=answer.message.origin,
+        window=answer.window,
+    )
 
 
 def _leading(events: list[Event]) -> tuple[list[ModelRequested], list[list[ModelSwitched]]]:

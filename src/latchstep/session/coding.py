@@ -86,10 +86,10 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker)),
+        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker, workspace.refuse_gone)),
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
-        check=checker(workspace.root, spawner, masker),
+        check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
         approve=approve,
         setup=setup or {},
         masker=masker,

@@ -39,6 +39,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         because=action.because,
         carries=action.carries,
         sha256=digest,
+        repaired={kind: times for kind, times in session.projection.repaired.items() if times},
     )
     await session.emit(requested)
     session.projected = len(session.state.transcript)

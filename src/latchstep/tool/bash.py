@@ -72,10 +72,19 @@ def validate(arguments: dict[str, Any]) -> dict[str, Any]:
     return msgspec.structs.asdict(msgspec.convert(arguments, _Arguments))
 
 
-def bash_tool(spawner: Spawner, workspace_root: Path, masker: Masker | None = None) -> Tool:
-    """The tool for one workspace. Its commands run in `spawner`, which the caller closes. masker: see `Capture`."""
+def bash_tool(
+    spawner: Spawner,
+    workspace_root: Path,
+    masker: Masker | None = None,
+    refuse_gone: Callable[[], None] = lambda: None,
+) -> Tool:
+    """The tool for one workspace. Its commands run in `spawner`, which the caller closes. masker: see `Capture`.
+
+    refuse_gone: raises ToolError where the workspace is no longer the folder it was.
+    """
 
     async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
+        refuse_gone()
         folder = _beneath(workspace_root, cwd)
         capture = Capture(output_path(context.outputs, context.call_id), masker)
         progress = _Progress(context.progress, capture)
