@@ -3,13 +3,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint bench bench-peers crash clean
+.PHONY: demo test fuzz lint bench bench-peers crash clean
 
 demo: $(VENV)/base
 	$(BIN)/latchstep demo
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest
+
+# Lines of shell against a real bash, until somebody has enough of it.
+fuzz: $(VENV)/dev
+	LATCHSTEP_FUZZ=30000 LATCHSTEP_FUZZ_SEED=$$(date +%s) $(BIN)/python -m pytest -s tests/policy/test_shell.py -k "mutated or made_of"
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import loop, opening, process, sandbox, snapshot, terminal, wires
+from . import long, loop, opening, process, sandbox, snapshot, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -29,6 +29,7 @@ def main() -> None:
         "opening": opening.opening(),
         "import": process.imports(),
         "run": process.first_request(),
+        "long": long.long(),
     }
     print(json.dumps(figures, indent=2))
 

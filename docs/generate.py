@@ -25,6 +25,7 @@ WORDS = {
     "Role": message.Role,
     "Source": event.Source,
     "Because": event.Because,
+    "CompactBecause": event.CompactBecause,
     "Status": event.Status,
     "Effect": event.Effect,
     "Replay": event.Replay,

@@ -101,6 +101,11 @@ class Home:
         (only,) = self.sessions()
         return only
 
+    def session_named(self, prefix: str) -> Path:
+        """The only session whose id begins so."""
+        (only,) = [path for path in self.sessions() if path.name.startswith(prefix)]
+        return only
+
     def events(self, session: Path | None = None) -> list[dict[str, Any]]:
         """What is on record, line by line."""
         lines = ((session or self.session()) / "journal.jsonl").read_bytes().splitlines()

@@ -20,6 +20,7 @@ def test_each_finding_is_true_here(home: Home) -> None:
     assert finding(done.out, "state")[0] == "✓"
     assert str(home.state) in finding(done.out, "state")[1]
     assert finding(done.out, "shell")[0] == "✓"
+    assert finding(done.out, "gate")[0] == "✓"
     assert finding(done.out, "git")[1].startswith("git version")
     mark, words = finding(done.out, "sandbox")
     assert mark == ("✓" if words.startswith("bubblewrap: ") else "!")

@@ -7,24 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from latchstep.journal.store import Store
+from latchstep.tool import proctable
 from tests.cli.cli_kit import (
     BARE,
     DEEP,
     PATIENCE,
-    Done,
     Home,
     Terminal,
     alive,
     bash,
     begun,
-    edit,
     pids_in,
     refused,
     stop,
@@ -32,66 +30,6 @@ from tests.cli.cli_kit import (
     wait_for,
 )
 from tests.model.strict_chat import StrictChat, call_answer, text_answer
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def is_cancelled(home: Home, done: Done, reason: str) -> None:
-    """Exit status 130, the ending on record and shown, and how to go on."""
-    assert done.status == 130, done
-    assert done.raw_err == b""
-    assert home.ending()["status"] == "cancelled"
-    assert f"stopping ({reason})" in done.out
-    assert f"To go on: latchstep resume --session {home.session().name} " in done.out
-    assert Store(home.state).verify(home.session().name).sound
-
-
-def machines(folder: Path) -> Iterator[tuple[signal.Signals, Home]]:
-    """A machine for each signal, so that all three can be tried at once."""
-    for number in ENDING:
-        (folder / number.name).mkdir()
-        yield number, Home(folder / number.name)
-
-
-def test_a_signal_while_a_command_runs_ends_all_of_it(tmp_path: Path) -> None:
-    with StrictChat([bash(DEEP)] * 3) as server:
-        started = [
-            (number, home, home.start("run", "go", "--base-url", server.url, "--mode", "unconfined"))
-            for number, home in machines(tmp_path)
-        ]
-        for number, home, process in started:
-            pids = three_pids(home)
-            is_cancelled(home, stop(process, number), number.name)
-            assert not any(alive(pid) for pid in pids)
-        server.scripts = [text_answer("Back again.")]
-        again = home.run("resume", "--session", home.session().name, "go on")
-        told = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
-    assert again.status == 0, again
-    assert told[0].startswith("Interrupted: this call had started and was stopped")
-
-
-def test_a_signal_while_the_model_speaks_keeps_what_is_whole(tmp_path: Path) -> None:
-    with StrictChat([begun("Half a sent", "#STALL")] * 3) as server:
-        started = [
-            (number, home, home.start("run", "go", "--base-url", server.url)) for number, home in machines(tmp_path)
-        ]
-        for number, home, process in started:
-            assert process.stdout is not None
-            shown = b""
-            while b"Half a sent" not in shown:
-                shown += os.read(process.stdout.fileno(), 4096)
-            done = stop(process, number)
-            is_cancelled(home, Done(done.status, shown + done.raw, done.raw_err), number.name)
-            assert not any("Half" in str(event) for event in home.events())
-        server.wait(lambda: server.open == 0)
-
-
-def test_a_signal_while_a_check_runs(home: Home) -> None:
-    with StrictChat([edit("a", "x"), text_answer("Done.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--mode", "edits", "--check", DEEP, *BARE)
-        pids = three_pids(home)
-        is_cancelled(home, stop(process, signal.SIGTERM), "SIGTERM")
-    assert not any(alive(pid) for pid in pids)
 
 
 def test_the_second_interrupt_leaves_at_once_and_the_run_can_be_resumed(tmp_path: Path) -> None:
@@ -227,33 +165,34 @@ def test_a_workspace_that_has_gone_is_named_and_another_can_be_given(home: Home)
         assert home.run("resume", "more", "--session", name, "--cwd", str(other), cwd=other).status == 0
 
 
-def test_something_of_the_dead_run_that_lives_on_is_said(home: Home) -> None:
-    import fcntl
-
-    with StrictChat([bash("true"), begun("Wait", "#STALL"), text_answer("Done.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--allow", "true")
+def test_something_of_the_dead_run_that_lives_on_is_named(home: Home) -> None:
+    """A process that shed session and environment, and whose owner, guard and worker died in one blow."""
+    number = f"65{os.getpid():07d}"
+    command = f"env -i setsid -f sleep {number}"
+    with StrictChat([bash(command), begun("Wait", "#STALL"), text_answer("Done.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--allow", command)
         server.wait(lambda: len(server.bodies) == 2, PATIENCE)
-        process.kill()
+        (stray,) = (pid for pid in proctable.walk() if _runs(pid, number))
+        table = proctable.walk()
+        all_three = [process.pid, *(pid for pid in proctable.descendants(table, process.pid) if pid != stray)]
+        for each in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none of them acts
+            for pid in all_three:
+                os.kill(pid, each)
         process.communicate(timeout=PATIENCE)
-        lock = home.session() / "tools.lock"
-        with lock.open("rb") as held:
-            wait_for(lambda: _try_shared(held.fileno()))
-            done = home.run("resume")
-            assert done.status == 5, done
-            assert "still running" in done.err
-            assert str(lock) in done.err
-            fcntl.flock(held.fileno(), fcntl.LOCK_UN)
-        assert home.run("resume").status == 0
+        wait_for(lambda: not any(alive(pid) for pid in all_three))
+        done = home.run("resume")
+        assert done.status == 5, done
+        assert f"still running: sleep {number} (pid {stray})" in done.err
+        assert f"kill {stray}" in done.err
+        assert home.run("resume", "--anyway").status == 0
+        os.kill(stray, signal.SIGKILL)
+        wait_for(lambda: not alive(stray))
+        server.scripts = [text_answer("More.")]
+        assert home.run("resume", "more").status == 0
 
 
-def _try_shared(fd: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _runs(pid: int, number: str) -> bool:
+    return proctable.read_file(f"/proc/{pid}/cmdline") == f"sleep\0{number}\0".encode()
 
 
 # -- outputs that take no more -------------------------------------------------------------------------------
@@ -340,3 +279,25 @@ def test_a_terminal_that_hangs_up_ends_the_run(home: Home) -> None:
         it.process.wait(PATIENCE)
     assert home.ending()["status"] == "cancelled"
     assert not any(alive(pid) for pid in pids)
+
+
+def test_what_a_resume_was_given_holds_for_the_next_one_too(home: Home) -> None:
+    with StrictChat([["#STALL"], ["#STALL"], bash("echo allowed"), text_answer("Done.")]) as server:
+        for command in (
+            ["run", "go", "--base-url", server.url],
+            ["resume", "--allow", "echo allowed", "--max-steps", "9"],
+        ):
+            asked = len(server.bodies)
+            process = home.start(*command)
+            server.wait(lambda before=asked: len(server.bodies) > before, PATIENCE)
+            process.kill()
+            process.communicate(timeout=PATIENCE)
+        done = home.run("resume")
+    assert done.status == 0, done
+    assert "not as before: limits, setup" in home.run("show", home.session().name).out
+    (changed,) = [e for e in home.events() if e["type"] == "run.resumed"]
+    assert changed["setup"]["allow"] == ["echo allowed"]
+    assert changed["limits"] == {"max_steps": 9}
+    (ran,) = [e for e in home.events() if e["type"] == "tool.finished"]
+    assert (ran["outcome"], ran["content"].split()[0]) == ("ok", "allowed")
+    assert home.run("replay").status == 0

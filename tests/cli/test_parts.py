@@ -35,7 +35,10 @@ from latchstep.core.printable import printable
 from latchstep.errors import DefinitionError
 from latchstep.tool.head import head_of
 
-NO_OPTIONS: dict[str, Any] = dict.fromkeys(("model", "base_url", "mode", "max_steps")) | {"allow": (), "check": ()}
+NO_OPTIONS: dict[str, Any] = dict.fromkeys(("model", "base_url", "mode", "max_steps", "max_context")) | {
+    "allow": (),
+    "check": (),
+}
 SEEN = st.text(max_size=200).map(printable)
 
 

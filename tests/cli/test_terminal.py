@@ -141,12 +141,15 @@ def test_a_short_change_is_shown_as_a_difference(home: Home) -> None:
 def test_a_command_cannot_pass_for_the_question_or_hide_its_end(home: Home) -> None:
     fake = "true\n[y] yes  [n] no > \nMay read run?\n" + "\N{HANGUL FILLER}" * 300 + " " * 300 + "; touch evil"
     with running(home, bash(fake), text_answer("Done."), columns=40) as (_, it):
-        shown = plain(it.expect("rows): [y]"))
+        shown = plain(it.expect("rows): [a] always  [y]"))
         it.type("n\n")
         assert it.end() == 0
     head, _, rest = shown.partition("  command\n")
     assert "May bash run?" in head
-    untrusted = rest.splitlines()[:-1]
+    commands, _, warned = rest.partition("  ! ")
+    untrusted = commands.splitlines()
+    assert "300 characters that cannot be seen" in warned.replace("\n    ", " ")
+    assert "300 blanks in a row" in warned.replace("\n    ", " ")
     assert all(row.startswith(("  │ ", "  : ")) for row in untrusted)
     assert all(len(row) <= 40 for row in untrusted)
     assert "\N{HANGUL FILLER}" not in shown

@@ -22,6 +22,7 @@ from latchstep.core.state import fold
 from latchstep.journal.base import Journal
 from latchstep.journal.store import Store
 from latchstep.policy.preset import preset
+from latchstep.policy.rule import Rule
 from latchstep.session.agent import memory_journal
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
@@ -53,7 +54,9 @@ def work(
     async def main() -> ls.RunResult:
         record = journal or memory_journal(str(root))
         kit = coding_kit(model, root, directory=record.directory, path=path)
-        rules = build_rules(kit, policy=preset("edits", (TEST,), asks=False), checks=(TEST,))
+        rules = build_rules(
+            kit, policy=preset("edits", [Rule("allow", "bash", TEST, True)], asks=False), checks=(TEST,)
+        )
         session = Session(record, kit, rules, state=fold(record.read(-1)))
         try:
             async with session.stream(task) as run:

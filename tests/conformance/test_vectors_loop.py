@@ -10,7 +10,7 @@ import pytest
 
 import latchstep as ls
 from latchstep.core import event as ev
-from latchstep.core.message import Message, Text, ToolCall, ToolResult
+from latchstep.core.message import Message, Text, ToolCall, ToolResult, tool_message, user
 from latchstep.core.project import Projection
 from tests.crash.simulate import check_request
 from tests.session.fakes import (
@@ -313,8 +313,37 @@ def test_b10_late_doubled_and_orphan_results() -> None:
         assert (await ls.run_loop(messages=B10, model=model, journal=journal)).status == "completed"
         check_requests(model.requests)
         assert [e.message for e in journal.of(ev.MessageAccepted)] == B10, "the record stays as it was"
+        said = {"superseded": 1, "orphan": 1}
+        assert journal.of(ev.ModelRequested)[0].repaired == said, "and the repair is on record"
+        await session_of(Chunks([done()]), journal=journal).run("on")
+        assert journal.of(ev.ModelRequested)[1].repaired == said, "another process counts the same"
 
     go(main())
+    assert project(project(B10)) == project(B10), "what was repaired needs no repair"
+
+
+def test_a_history_that_needs_no_repair_says_nothing_of_it() -> None:
+    async def main() -> None:
+        @ls.tool
+        async def act() -> str:
+            return "   "
+
+        journal = FakeJournal()
+        model = Chunks([calling(call("act", "a"), call("nope", "b"))], [done()])
+        await session_of(model, [act], journal=journal).run("go")
+        assert [e.repaired for e in journal.of(ev.ModelRequested)] == [{}, {}]
+        assert b"repaired" not in b"".join(map(ev.encode_event, journal.events))
+
+    go(main())
+
+
+def test_each_repair_is_counted_by_its_kind() -> None:
+    blank = Message("assistant", (Text(" "), ToolCall("not legal!", "echo", {}), ToolCall("lost", "echo", {})))
+    projection = Projection()
+    projection.feed([user("go"), blank, tool_message(ToolResult("not legal!", "echo", "x"))])
+    assert +projection.repaired == {"blank": 1, "renamed": 1, "missing": 1}
+    projection.feed([user("on"), tool_message(ToolResult("ghost", "echo", "x"))])
+    assert +projection.repaired == {"blank": 1, "renamed": 1, "missing": 1, "orphan": 1}
 
 
 def test_b12_the_step_limit_finishes_the_batch_and_the_session_goes_on() -> None:

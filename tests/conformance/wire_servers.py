@@ -46,7 +46,8 @@ def speaking(wire: str, reply: Callable[[Request], ls.Reply]) -> Iterator[Spoken
             return str(why)
         try:
             requests.append(read(json.loads(body)))
-            script = write(reply(requests[-1]), len(requests))
+            answer = reply(requests[-1])
+            script = [counted(event, answer.usage.input) for event in write(answer, len(requests))]
         except Exception as error:
             return f"the script failed: {error!r}"
         if wire == "openai":
@@ -57,6 +58,20 @@ def speaking(wire: str, reply: Callable[[Request], ls.Reply]) -> Iterator[Spoken
 
     with chat.StrictChat(check=check) as server:
         yield Spoken(server.url, requests, server.refused, server.paths)
+
+
+def counted(event: Any, tokens: int) -> Any:
+    """The event with the reply's own count of the request's tokens, where it has one."""
+    if not tokens:
+        return event
+    if isinstance(event, str):
+        return event.replace('"input_tokens": 3,', f'"input_tokens": {tokens},')
+    if isinstance(event, list):
+        return [counted(item, tokens) for item in event]
+    if isinstance(event, dict):
+        named = ("prompt_tokens", "input_tokens", "promptTokenCount")
+        return {key: tokens if key in named else counted(value, tokens) for key, value in event.items()}
+    return event
 
 
 def result(call_id: str, name: str, text: str, failed: bool = False) -> ls.Message:
@@ -118,7 +133,7 @@ def read_chat(body: Any) -> Request:
                 ]
                 names |= {call.id: call.name for call in made}
                 messages.append(said(*([ls.Text(item["content"])] if item["content"] else []), *made))
-    functions = [tool["function"] for tool in body["tools"]]
+    functions = [tool["function"] for tool in body.get("tools", ())]
     return asked(messages, system, [(made["name"], made["description"], made["parameters"]) for made in functions])
 
 
@@ -159,7 +174,7 @@ def read_responses(body: Any) -> Request:
             messages.append(result(item["call_id"], names[item["call_id"]], item["output"]))
         else:
             messages.append(user(item["content"]))
-    tools = [(tool["name"], tool["description"], tool["parameters"]) for tool in body["tools"]]
+    tools = [(tool["name"], tool["description"], tool["parameters"]) for tool in body.get("tools", ())]
     return asked([*messages, *([said(*turn)] if turn else [])], body["instructions"], tools)
 
 
@@ -192,7 +207,7 @@ def read_messages(body: Any) -> Request:
                     names[part["id"]] = part["name"]
                     blocks.append(tool_call(part["id"], part["name"], part["input"]))
         messages += [ls.Message(item["role"], tuple(blocks))] if blocks else []
-    tools = [(tool["name"], tool["description"], tool["input_schema"]) for tool in body["tools"]]
+    tools = [(tool["name"], tool["description"], tool["input_schema"]) for tool in body.get("tools", ())]
     return asked(messages, body["system"][0]["text"], tools)
 
 
@@ -230,7 +245,7 @@ def read_contents(body: Any) -> Request:
         messages += [ls.Message(role, tuple(blocks))] if blocks else []
     tools = [
         (made["name"], made["description"], made["parametersJsonSchema"])
-        for made in body["tools"][0]["functionDeclarations"]
+        for made in body.get("tools", [{"functionDeclarations": []}])[0]["functionDeclarations"]
     ]
     return asked(messages, body["systemInstruction"]["parts"][0]["text"], tools)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latchstep.core.printable import one_line, printable
+from latchstep.core.printable import one_line, printable, suspicions
 
 SPOOFS = [
     "ls \u202e\u2066# harmless\u2069\u2066; rm -rf x\x1b[2K\x1b[1A\rls",
@@ -47,3 +47,48 @@ def test_one_line_is_one_line(text: str, width: int) -> None:
     line = one_line(text, width)
     assert "\n" not in line
     assert len(line) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ls \u202e\u2066# harmless\u2069; rm", ["3 characters that cannot be seen"]),
+        ("l\u200bs", ["1 characters that cannot be seen"]),
+        ("a\ufe0fb", ["1 characters that cannot be seen"]),
+        ("a\U000e0041", ["1 characters that cannot be seen"]),
+        ("ls" + " " * 500 + "; rm", ["500 blanks in a row"]),
+        ("cur\u04cf x", ["mixes Cyrillic and Latin"]),
+        ("\u0440ip install", ["mixes Cyrillic and Latin"]),
+        ("a \u2215etc", ["division slash"]),
+        ("a\uff1brm", ["fullwidth semicolon"]),
+        ("x \u2212rf", ["minus sign"]),
+        ("a\u037eb", ["greek question mark"]),
+    ],
+)
+def test_what_may_look_like_something_else_is_told(text: str, words: list[str]) -> None:
+    found = suspicions(text)
+    assert len(found) == len(words)
+    for word, warning in zip(words, found, strict=True):
+        assert word in warning
+        assert printable(warning) == warning
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls -la", "echo \u043f\u0440\u0438\u0432\u0435\u0442", "caf\u00e9 \u65e5\u672c\u8a9e", "a\tb\nc", "\U0001f600"],
+)
+def test_honest_text_raises_no_suspicion(text: str) -> None:
+    assert suspicions(text) == []
+
+
+BIDI_CONTROL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def test_all_of_bidi_control_tags_selectors_and_odd_blanks_are_escaped() -> None:
+    odd = "\u00a0\u1680\u2000\u2007\u202f\u205f\u3000\u180e\ufeff\u00ad\u034f\u2060"
+    tags = "".join(map(chr, range(0xE0000, 0xE0080)))
+    selectors = "".join(map(chr, (*range(0xFE00, 0xFE10), 0xE0100, 0xE01EF)))
+    for char in BIDI_CONTROL + odd + tags + selectors:
+        shown = printable(f"a{char}b")
+        assert shown.isascii(), hex(ord(char))
+        assert shown.startswith("a\\")

@@ -11,7 +11,19 @@ from latchstep.core.message import ToolCall
 from latchstep.core.rules import RUN, Limits, Rules, Traits
 from latchstep.errors import DefinitionError
 
-OPTIONAL = ("max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_results", "max_output", "warn_at")
+OPTIONAL = (
+    *(
+        "max_tokens",
+        "max_cost",
+        "max_seconds",
+        "max_tool_calls",
+        "max_results",
+        "max_output",
+        "max_context",
+        "approval_timeout",
+    ),
+    "warn_at",
+)
 
 
 @pytest.mark.parametrize("name", Limits.__struct_fields__)

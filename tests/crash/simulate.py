@@ -11,18 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.accept import accept
-from latchstep.core.action import Ask, CallModel, Check, Consult, Note, RunTools, Settle, Wait
+from latchstep.core.action import Ask, CallModel, Check, Compact, Consult, Note, RunTools, Settle, Wait
 from latchstep.core.calls import in_doubt, result
 from latchstep.core.chunk import Completed
+from latchstep.core.compact import compacted, recoverable, to_summarise
 from latchstep.core.decide import decide
-from latchstep.core.message import Message, ToolCall, ToolResult, user
+from latchstep.core.message import Message, Text, ToolCall, ToolResult, estimate, user
 from latchstep.core.parts import OpenCall
 from latchstep.core.project import Projection
 from latchstep.core.rules import Rules
 from latchstep.core.state import State, fold
+
+SUMMARY = Completed(blocks=(Text("what was done"),), stop_reason="stop", origin="sim")
 
 
 class Crash(Exception):
@@ -43,7 +48,10 @@ def hooked(call: ToolCall) -> dict[str, Any] | str | None:
 
 @dataclass
 class World:
-    """What survives a crash: the record, and the effects that really happened."""
+    """What survives a crash: the record, and the effects that really happened.
+
+    fits: tokens of a request that the model takes. summaries: whether the n-th summary comes, or its request fails.
+    """
 
     script: list[Completed]
     rules: Rules
@@ -54,6 +62,9 @@ class World:
     answer: ev.Decision = "allow"
     steps: int = 0
     crash_at: int = -1
+    fits: int = 1 << 40
+    padding: str = ""
+    summaries: Callable[[int], bool] = lambda number: True
     acts: list[Act] = field(default_factory=list)
     accepted: dict[str, str] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
@@ -110,6 +121,8 @@ class World:
                 self.append(*action.events)
             case CallModel():
                 self._call_model(action)
+            case Compact():
+                self._compact(action)
             case RunTools():
                 self._run_tools(action)
             case Consult():
@@ -134,9 +147,34 @@ class World:
                 request_id=action.request_id, attempt=action.attempt, because=action.because, carries=action.carries
             )
         )
-        self.requests.append(list(Projection().feed(self.state.transcript)))
+        request = list(Projection().feed(self.state.transcript))
+        if sum(map(estimate, request)) > self.fits:
+            self._refused(action, "compact" if recoverable(self.state) else "give_up")
+            return
+        self.requests.append(request)
         answer = self.script[min(self.state.place, len(self.script) - 1)]
         self.append(accept(answer, self.state, "sim"))
+
+    def _refused(self, action: CallModel | Compact, then: str) -> None:
+        self.append(
+            ev.ModelFailed(
+                request_id=action.request_id,
+                attempt=action.attempt,
+                kind="CONTEXT_FULL",
+                message="too long",
+                next=then,  # type: ignore[arg-type]
+            )
+        )
+
+    def _compact(self, action: Compact) -> None:
+        self.append(ev.ModelRequested(request_id=action.request_id, attempt=action.attempt, because="compact"))
+        assert to_summarise(self.state, action, self.rules)
+        if not self.summaries(self.state.fill.requests):
+            self._refused(action, "give_up" if action.because == "overflow" else "go_on")
+            return
+        self.append(compacted(self.state, action, self.rules, "what was done", SUMMARY))
+        raw = msgspec.Raw(self.state.snapshot())
+        self.append(ev.SessionSnapshot(needed=len(self.record), state=raw, whole=True))
 
     def _run_tools(self, action: RunTools) -> None:
         entries = [self.state.open_call(call_id) for call_id in action.calls]
@@ -148,7 +186,7 @@ class World:
             self.step()
         self._person()
         for entry in reversed(entries):  # results join in call order whatever order tools finish in
-            self.append(result(entry, "ok", f"did {entry.call.id}", False))
+            self.append(result(entry, "ok", f"did {entry.call.id}" + self.padding, False))
 
     def _intent(self, entry: object) -> ev.ToolStarted:
         call = entry.call  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import pytest
 from latchstep.core.chunk import Completed, Failed
 from latchstep.core.message import Text, Usage
 from latchstep.errors import ModelError
-from latchstep.model.prices import Priced, price, priced
+from latchstep.model.prices import Priced, look_up, priced
 from latchstep.model.retry import retrying
 from tests.model.test_fallback import ask
 from tests.model.test_retry import PART, Scripted
@@ -39,9 +39,9 @@ def test_a_known_model_has_a_price() -> None:
 
 
 def test_input_includes_what_came_from_the_cache() -> None:
-    plain = price(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000))
-    read = price(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_read=100_000))
-    written = price(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_write=100_000))
+    plain, _ = look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000))
+    read, _ = look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_read=100_000))
+    written, _ = look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100_000, cache_write=100_000))
     assert plain == pytest.approx(0.3)
     assert read == pytest.approx(0.03)
     assert written == pytest.approx(0.375)
@@ -107,6 +107,15 @@ assert type(model("openai:gpt-4o").inner).__name__ == "Wire"
 def test_the_table_is_loaded_after_the_first_answer_and_off_the_loop(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_window_is_told_with_the_answer() -> None:
+    assert look_up(("claude-sonnet-4-5",), ANTHROPIC, Usage(input=100))[1] == 200_000
+    assert look_up(("nosuch",), ANTHROPIC, Usage(input=100)) == (None, 0)
+    inner = Scripted([PART, Completed(blocks=(Text("x"),), stop_reason="stop", usage=USAGE)])
+    chunks, _ = ask(priced(inner, "gpt-4o", OPENAI))
+    assert isinstance(chunks[1], Completed)
+    assert chunks[1].window == 128_000
 
 
 def test_an_attempt_that_failed_after_it_was_counted_has_its_price_too() -> None:

@@ -10,13 +10,17 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
+
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.message import Thinking
 from latchstep.core.rules import RUN, Traits, Verdict
 from latchstep.core.state import fold
+from latchstep.journal.blob import read_blob
 from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store
+from latchstep.session.replay import blobs_of, replay
 
 FORMAT_1 = Path(__file__).parent / "format-1"
 
@@ -70,3 +74,14 @@ def test_format_1_plays_back() -> None:
     result = asyncio.run(main())
     assert result.error is None, result.error
     assert (result.status, result.final_text) == ("completed", "second answer")
+
+
+@pytest.mark.parametrize("folder", sorted(FORMAT_1.parent.glob("format-*")), ids=lambda folder: folder.name)
+def test_every_released_journal_replays_to_the_same_events(folder: Path) -> None:
+    """Loop, projection and wording of today make of it what those of its day did."""
+    events = list(read_journal(folder))
+    found = asyncio.run(replay(events, blob=blobs_of(lambda digest: read_blob(folder, digest))))
+    assert found.difference is None, found.difference
+    assert not found.taken
+    assert not found.blind
+    assert sum(found.kinds.values()) == len(events) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -128,8 +129,8 @@ class FakeJournal:
         return iter(self.events[after + 1 :])
 
     def put_blob(self, data: bytes) -> str:
-        self.blobs[str(len(data))] = data
-        return str(len(data))
+        self.blobs[digest := sha256(data).hexdigest()] = data
+        return digest
 
     def close(self) -> None:
         self.closed = True
@@ -143,7 +144,9 @@ class FakeJournal:
 
 def cut(journal: FakeJournal, length: int) -> FakeJournal:
     """What another process finds of it: its first `length` records."""
-    return FakeJournal([ev.decode_event(ev.encode_event(event)) for event in journal.events[:length]])
+    copy = FakeJournal([ev.decode_event(ev.encode_event(event)) for event in journal.events[:length]])
+    copy.blobs = dict(journal.blobs)
+    return copy
 
 
 def session_of(

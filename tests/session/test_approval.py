@@ -306,3 +306,109 @@ def test_a_policy_that_fails_or_refuses_permits_nothing(policy: Any) -> None:
         assert "declined" in refused.text
 
     go(main())
+
+
+def test_a_question_times_out_by_rule() -> None:
+    async def main() -> None:
+        for approve in (None, lambda question: forever()):
+            journal, log = FakeJournal(), list[str]()
+            batch = [call("look"), call("act", "a"), call("act", "b")]
+            session = session_of(
+                [batch, "done"],
+                acting(log),
+                journal=journal,
+                policy=asking,
+                approve=approve,
+                limits=ls.Limits(approval_timeout=0.05, grace=0.05),
+            )
+            result = await session.run("go")
+            assert (result.status, log) == ("completed", ["look"])
+            assert [r.outcome for r in results(result)] == ["ok", "denied", "denied"]
+            said = "This call was declined: nobody answered within 0.05 s. It was not run."
+            assert [r.text for r in results(result)[1:]] == [said, said]
+
+    go(main())
+
+
+def test_each_batch_of_questions_has_its_own_time() -> None:
+    async def main() -> None:
+        log: list[str] = []
+        session = session_of(
+            [call("act", "a", n=1), call("act", "b", n=2), "done"],
+            acting(log),
+            policy=asking,
+            limits=ls.Limits(approval_timeout=600),
+        )
+        run = session.stream("go").start()
+        timers = []
+        for name in ("a", "b"):
+            await until(lambda name=name: [entry.call.id for entry in session.questions] == [name])
+            await settled()
+            timers.append(run._expiry)
+            await run.answer(name, "allow")
+        assert ((await run).status, log) == ("completed", ["act 1", "act 2"])
+        first, second = timers
+        assert first is not None
+        assert second is not None
+        assert first is not second
+        assert first.cancelled()
+        assert second.cancelled()
+
+    go(main())
+
+
+def test_an_open_question_can_be_withdrawn() -> None:
+    async def main() -> None:
+        journal, log = FakeJournal(), list[str]()
+        batch = [call("act", "a", n=1), call("act", "b", n=2)]
+        session = session_of([batch, "done"], acting(log), journal=journal, policy=asking)
+        run = session.stream("go").start()
+        await until(lambda: session.questions)
+        await session.withdraw("a")
+        with pytest.raises(ls.SessionError, match="no question"):
+            await run.answer("a", "allow")
+        await run.answer("b", "allow")
+        result = await run
+        assert (result.status, log) == ("completed", ["act 2"])
+        assert [r.outcome for r in results(result)] == ["not_started", "ok"]
+        assert "withdrawn" in results(result)[0].text
+        (abandoned,) = journal.of(ev.ApprovalAbandoned)
+        assert (abandoned.call_ids, abandoned.reason) == (("a",), "withdrawn")
+
+    go(main())
+
+
+def test_a_withdrawn_question_is_not_waited_for_by_its_approver() -> None:
+    async def main() -> None:
+        log: list[str] = []
+        session = session_of([call("act", "a"), "done"], acting(log), policy=asking, approve=lambda question: forever())
+        run = session.stream("go").start()
+        await until(lambda: session.questions)
+        await settled()
+        await session.withdraw("a")
+        assert ((await run).status, log) == ("completed", [])
+
+    go(main())
+
+
+def test_an_approver_may_name_the_rule() -> None:
+    async def main() -> None:
+        journal, log = FakeJournal(), list[str]()
+        said = ls.Verdict("run", "always", "allow act")
+        session = session_of([call("act"), "done"], acting(log), journal=journal, policy=asking, approve=lambda q: said)
+        assert (await session.run("go")).status == "completed"
+        (answered,) = journal.of(ev.ApprovalAnswered)
+        assert (answered.decision, answered.rule, answered.note) == ("allow", "allow act", "always")
+
+    go(main())
+
+
+def test_the_rule_that_let_a_call_run_unasked_is_on_record() -> None:
+    async def main() -> None:
+        journal, log = FakeJournal(), list[str]()
+        verdict = ls.Verdict("run", "", "allow act")
+        session = session_of([call("act"), "done"], acting(log), journal=journal, policy=lambda call, traits: verdict)
+        await session.run("go")
+        assert [started.rule for started in journal.of(ev.ToolStarted)] == ["allow act"]
+
+    go(main())

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 import latchstep as ls
 from latchstep.core import event as ev
-from latchstep.core.chunk import Failed
 
 from .fakes import (
     Chunks,
     FakeJournal,
     call,
     calling,
-    check_requests,
     done,
     forever,
     go,
     session_of,
     settled,
-    text,
     until,
 )
 
@@ -36,112 +31,12 @@ async def hang(context: ls.Context) -> str:
     return "never"
 
 
-async def _prepared(arguments: dict[str, Any], context: ls.Context) -> Any:
-    return await forever()
-
-
-@ls.tool(prepare=_prepared)
-async def unprepared() -> str:
-    return "never"
-
-
 @ls.tool
 async def ready() -> str:
     return "ok"
 
 
-async def endless_check(command: str) -> tuple[int, str]:
-    await forever()
-    return 0, ""
-
-
-async def passing_check(command: str) -> tuple[int, str]:
-    return 0, ""
-
-
-RETRY = Failed(kind="overloaded", message="busy", retry_in=30.0)
 ASK = {"policy": lambda call, traits: ls.Verdict("ask", "?")}
-
-STATES: dict[str, tuple[list[list[Any]], dict[str, Any], str]] = {
-    # name: the model's answers, the session's options, the event after which the run is cancelled
-    "waiting for the first piece": ([[forever]], {}, "model.requested"),
-    "in the middle of the stream": ([[text("a"), text("b"), forever]], {}, "model.delta"),
-    "waiting for the terminal event": ([[text("a"), forever, done()]], {}, "model.delta"),
-    "in a tool": ([[calling(call("hang"), call("ready"))]], {}, "tool.started"),
-    "in prepare": ([[calling(call("unprepared"))]], {}, "message.completed"),
-    "between two calls": ([[calling(call("ready"), call("hang"))]], {}, "tool.finished"),
-    "at an approval": ([[calling(call("ready"))]], ASK, "approval.requested"),
-    "at a slow approver": ([[calling(call("ready"))]], {**ASK, "approve": lambda q: forever()}, "approval.requested"),
-    "in a check": ([[calling(call("ready"))], [done()]], {"checks": ["make"], "check": endless_check}, "check.started"),
-    "in a retry's wait": ([[RETRY, forever]], {}, "model.failed"),
-    "at the first event": ([[done()]], {}, "message.accepted"),
-    "at the answer": ([[calling(call("ready"))]], {}, "message.completed"),
-}
-
-
-async def by_run(run: ls.Run) -> None:
-    run.cancel("enough")
-
-
-async def twice(run: ls.Run) -> None:
-    run.cancel("enough")
-    await asyncio.sleep(0)
-    run.cancel("more than enough")
-
-
-async def by_task(run: ls.Run) -> None:
-    """As a loop that shuts down does it: every task but the current one."""
-    for task in asyncio.all_tasks() - {asyncio.current_task(), *KEPT}:
-        task.cancel()
-
-
-KEPT: set[asyncio.Task[Any]] = set()
-
-
-@pytest.mark.parametrize("how", [by_run, twice, by_task])
-@pytest.mark.parametrize("state", STATES)
-def test_cancelled_in_every_state(state: str, how: Callable[[ls.Run], Awaitable[None]]) -> None:
-    answers, options, after = STATES[state]
-
-    async def main() -> None:
-        KEPT.clear()
-        KEPT.update(asyncio.all_tasks())
-        journal = FakeJournal()
-        model = Chunks(*answers)
-        session = session_of(model, [hang, ready, unprepared], journal=journal, **options)
-        seen: list[ev.Event] = []
-        if after in ("model.delta", "message.accepted"):
-            async with session.stream("go") as run:
-                async for event in run:
-                    if event.type == after and not any(e.type == after for e in seen):
-                        await how(run)
-                    seen.append(event)
-        else:
-            run = session.stream("go").start()
-            await until(lambda: after in journal.types())
-            await settled()
-            await how(run)
-        result = await run.result()
-        asked = len(model.requests)
-        assert result.status == "cancelled"
-        assert journal.types().count("run.finished") == 1
-        assert journal.types()[-1] == "run.finished"
-        assert journal.types().count("cancel.requested") == 1
-        assert len(journal.of(ev.ToolFinished)) == sum(len(m.calls) for m in result.messages)
-        for finished in journal.of(ev.ToolFinished):
-            started = any(e.call_id == finished.call_id for e in journal.of(ev.ToolStarted))
-            assert finished.outcome in (("ok", "interrupted", "not_started") if started else ("not_started",))
-        assert all(message.role != "tool" or message.blocks for message in result.messages)
-        assert model.closed == asked
-        # not bricked: the next plain message is answered, and the request is valid
-        session.kit.check = passing_check
-        model.answers = (*[[]] * asked, [done("here")])
-        again = await session.run("still there?")
-        assert (again.status, again.final_text) == ("completed", "here")
-        check_requests(model.requests[asked:])
-
-    go(main())
-    gc.collect()
 
 
 def test_the_interrupted_call_tells_what_was_captured_and_the_next_that_it_never_began() -> None:

@@ -64,7 +64,10 @@ def answers_of(script: list[Any]) -> list[list[Any]]:
     return [*answers, [text("d"), done()]]
 
 
-async def one(script: list[Any], plan: list[tuple[int, str]], asks: bool, iterated: bool, seed: int) -> None:
+async def one(
+    script: list[Any], plan: list[tuple[int, str]], asks: bool, iterated: bool, seed: int
+) -> list[FakeJournal]:
+    """The journals of the session, and of one that went on from a crash in it."""
     chance = random.Random(seed)
     effects: Counter[str] = Counter()
     journal = FakeJournal()
@@ -138,6 +141,7 @@ async def one(script: list[Any], plan: list[tuple[int, str]], asks: bool, iterat
     reopened = session_of(again, tools_of(Counter(), chance), journal=copy)
     assert (await reopened.run("and now?")).final_text == "here"
     check_requests(again.requests)
+    return [journal, copy]
 
 
 def ls_rules(session: Any) -> Any:

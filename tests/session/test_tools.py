@@ -214,7 +214,8 @@ def test_text_among_pictures_is_bounded_too() -> None:
     assert isinstance(parts, tuple)
     texts = [part.text for part in parts if isinstance(part, Text)]
     assert texts[0] == "a" * 80
-    assert texts[1].startswith("b" * 20 + "\n[…")
+    assert texts[1].startswith("b" * 13 + "\n[… 61 characters left out (max_result is 100)")
+    assert texts[1].endswith("…]\n" + "b" * 6)
     assert sum(map(len, texts)) < 100 + 160
     assert any(isinstance(part, Image) for part in parts)
 
@@ -296,7 +297,7 @@ def test_threads_get_the_context_variables_and_progress() -> None:
         async with session_of([call("tell", "c1"), "done"], [tell], journal=journal).stream("go") as run:
             events = [event async for event in run]
             result = await run.result()
-        assert results(result)[0].text == "me True c1 20260101-000000-abcdef:c1"
+        assert results(result)[0].text == "me True c1 20260101-000000-abcdef:1:c1"
         assert [e.text for e in events if isinstance(e, ev.ToolOutput)] == ["working"]
 
     go(main())

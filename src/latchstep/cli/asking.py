@@ -8,13 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from latchstep.core.event import Question
-from latchstep.core.printable import one_line
+from latchstep.core.message import ToolCall
+from latchstep.core.printable import one_line, suspicions
+from latchstep.core.rules import Verdict
+from latchstep.errors import DefinitionError
+from latchstep.policy.grants import grant, offer
+from latchstep.policy.rule import Rule
 
+from . import granted
 from .screen import Screen, gutter
 
 MAX_TYPED = 4096
@@ -25,17 +33,35 @@ MAX_DIFF_ROW = 400
 """From this size on a prepared diff may have been cut, and the arguments are shown beside it."""
 
 
-async def ask(screen: Screen, question: Question) -> bool:
-    """Yes or no. So is the end of input, or a terminal that has gone."""
+CONTENT = ("old", "new", "content")
+"""Arguments that are text of a file, and may be in any language."""
+
+
+class Always(msgspec.Struct, frozen=True):
+    """What "always" adds to: the rules in force, and where they are kept for this workspace."""
+
+    root: Path
+    state: Path
+    rules: list[Rule]
+
+
+async def ask(screen: Screen, question: Question, always: Always | None = None) -> bool | Verdict:
+    """Yes, no, or the rule by which it is yes from now on. The end of input is no; so is a terminal that has gone."""
     again = " again" if question.about == "doubt" else ""
     screen.line(screen.style(f"May {one_line(question.name, 60)} run{again}?", "bold", "yellow"))
     rows = lay_out(question, screen.width)
     for row in rows:
         screen.line(row)
+    for warning in _warnings(question):
+        for at, piece in enumerate(textwrap.wrap(warning, screen.width - 4)):
+            screen.line(screen.style(f"  {' ' if at else '!'} {piece}", "bold", "red"))
+    call = ToolCall(question.call_id, question.name, question.arguments)
+    offered = offer(call, str(always.root)) if always is not None and question.about == "run" else None
     forget_what_was_typed()
     size = f" ({len(rows)} rows)" if len(rows) > 10 else ""
+    more = "[a] always  " if offered is not None else ""
     while True:
-        screen.prompt(screen.style(f"{one_line(question.name, 60)}{size}: [y] yes  [n] no > ", "bold"))
+        screen.prompt(screen.style(f"{one_line(question.name, 60)}{size}: {more}[y] yes  [n] no > ", "bold"))
         typed = await read_line()
         answer = typed.strip().lower()
         if answer in ("y", "yes"):
@@ -45,6 +71,44 @@ async def ask(screen: Screen, question: Question) -> bool:
         if not typed:
             screen.line()
             return False
+        if answer in ("a", "always") and offered is not None and always is not None:
+            rule = await _settle_rule(screen, offered, call, always)
+            if rule is not None:
+                return Verdict("run", "always", str(rule))
+
+
+async def _settle_rule(screen: Screen, offered: Rule, call: ToolCall, always: Always) -> Rule | None:
+    """Show the rule, let it be changed, and keep it; None to go back to the question."""
+    screen.line("  This rule would be kept for this workspace:")
+    for row in gutter(str(offered), screen.width):
+        screen.line(row)
+    while True:
+        screen.prompt(screen.style("Enter keeps it, another rule replaces it, n goes back > ", "bold"))
+        typed = await read_line()
+        text = typed.strip()
+        if not typed or text.lower() in ("n", "no"):
+            if not typed:
+                screen.line()
+            return None
+        try:
+            rule = grant(text, call, str(always.root)) if text else offered
+            granted.keep(always.state, always.root, rule)
+        except (DefinitionError, OSError) as error:
+            for row in gutter(f"not kept: {error}", screen.width):
+                screen.line(row)
+            continue
+        always.rules.append(rule)
+        return rule
+
+
+def _warnings(question: Question) -> list[str]:
+    """What in the arguments may look like something else than it is."""
+    shown = (_text(value) for name, value in question.arguments.items() if name not in CONTENT)
+    return suspicions("\n".join(shown))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 async def read_line() -> str:
@@ -78,14 +142,14 @@ def forget_what_was_typed() -> None:
 
 def lay_out(question: Question, columns: int) -> list[str]:
     """The whole of what is asked about, as rows: why, each argument, and what preparing it found."""
-    rows = gutter(question.reason, columns) if question.about == "doubt" else []
+    said = f"no rule covers {question.arguments.get('command')}"  # of one command, which follows anyway
+    rows = ["  why", *gutter(question.reason, columns)] if question.reason not in ("", said) else []
     diff = question.found.get("diff") if isinstance(question.found, dict) else None
     whole = isinstance(diff, str) and _is_whole(diff)
     for name, value in question.arguments.items():
-        if whole and name in ("old", "new", "content"):
+        if whole and name in CONTENT:
             continue  # the diff says it, and is bound to what runs by the hashes beside it
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        rows += [f"  {one_line(name, 60)}", *gutter(text, columns)]
+        rows += [f"  {one_line(name, 60)}", *gutter(_text(value), columns)]
     if isinstance(diff, str) and diff:
         rows += ["  changes", *gutter(diff, columns)]
     return rows

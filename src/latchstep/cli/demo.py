@@ -20,9 +20,8 @@ import msgspec
 
 from latchstep.core import event as ev
 from latchstep.core.printable import one_line, printable
-from latchstep.core.state import fold
 from latchstep.errors import LatchstepError
-from latchstep.journal.base import new_session_id
+from latchstep.journal.base import new_session_id, restored
 from latchstep.journal.reader import TOOLS_LOCK, read_journal
 from latchstep.journal.store import Store
 from latchstep.session.blocking import run_blocking
@@ -115,7 +114,7 @@ def _life(stage: Stage, task: str | None, watch: Show = lambda event: None) -> i
         journal = stage.store.open(stage.session_id)
     else:
         journal = stage.store.create(stage.session_id, time=time.time(), workspace=str(stage.root), program=PROGRAM)
-    return drive(journal, fold(journal.live()), kit, rules, task, screen=stage.screen, watch=watch)
+    return drive(journal, restored(journal), kit, rules, task, screen=stage.screen, watch=watch)
 
 
 def _first_life(stage: Stage) -> None:

@@ -126,6 +126,20 @@ def _shell() -> Finding:
     return "ok", "commands run, and a process that one left behind was ended"
 
 
+def _gate() -> Finding:
+    """A line of shell is parsed into what it runs."""
+    from latchstep.policy.line import Commands
+    from latchstep.policy.shell import can_parse, parse
+
+    if not can_parse():
+        return "warn", "tree-sitter or tree-sitter-bash is not installed: every command is asked about, rules or not"
+    parsed = parse("cat a | wc -l && (rm b)")
+    names = [one.words[0].text for one in parsed.commands] if isinstance(parsed, Commands) else []
+    if names != ["cat", "wc", "rm"]:
+        return "warn", f"shell is not parsed rightly ({parsed}): every command is asked about"
+    return "ok", "shell is parsed, and each command of a line is held against the rules"
+
+
 def _git() -> Finding:
     said = _run("git --version", tempfile.gettempdir())
     return ("ok", said) if said.startswith("git version") else ("warn", f"git does not run here: {said}")
@@ -218,6 +232,7 @@ PROBES: list[tuple[str, Callable[[], Finding]]] = [
     ("program", _program),
     ("state", _state),
     ("shell", _shell),
+    ("gate", _gate),
     ("git", _git),
     ("paths", _paths),
     ("sandbox", _sandbox),

@@ -39,6 +39,12 @@ EXIT = {
     "cancelled": 130,
 }
 
+IN_DOUBT = {
+    "report": "it is not run again, and the model is told so",
+    "ask": "you are asked whether it shall run again",
+    "fail": "it is not run again, and the run fails",
+}
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 MAX_START_FILES = 20
@@ -196,11 +202,27 @@ def _opening(screen: Screen, session: Session) -> None:
             screen.style("unconfined: every command runs unasked, with all your rights and no sandbox.", "bold", "red")
         )
     if (recovered := getattr(session.journal, "recovered", None)) is not None:
-        screen.line(screen.style(printable(str(recovered)), "yellow"))
-    if not session.unfinished:
-        return
-    screen.line(screen.style("going on with the unfinished run", "yellow"))
-    for entry in session.state.turn:
+        screen.line(screen.style(printable(f"the process ended while it was writing: {recovered}"), "yellow"))
+    if session.unfinished:
+        _unfinished(screen, session)
+
+
+def _unfinished(screen: Screen, session: Session) -> None:
+    """Which run goes on, and what becomes of what was under way when its process ended."""
+    state, run = session.state, session.state.run
+    assert run is not None
+    said = [*state.transcript, *(queued.message for queued in state.queue)]
+    task = next((message.text for message in reversed(said) if message.id.startswith("prompt-")), "")
+    steps = f"{run.steps} step{'' if run.steps == 1 else 's'} so far"
+    screen.line(screen.style(f"going on with the unfinished run ({steps}): {one_line(task, 80)}", "yellow"))
+    if run.cancelled:
+        screen.line(screen.style("  it was being stopped when the process ended, and is stopped now", "yellow"))
+    elif state.request is not None:
+        screen.line(screen.style("  the model had not answered when the process ended: it is asked again", "yellow"))
+    elif state.answered is not None:  # the last process may not have shown it
+        screen.piece(state.answered.text)
+        screen.end()
+    for entry in state.turn:
         if entry.status == "lost":
             again = "it is safe to repeat, and runs again" if entry.replay == "safe" else _in_doubt(session, entry)
             call = f"{one_line(entry.call.name, 40)} {one_line(summary(entry.call.arguments), 80)}".rstrip()
@@ -223,7 +245,7 @@ def holds(setup: dict[str, Any]) -> str:
 def _in_doubt(session: Session, entry: Any) -> str:
     if session.rules.traits(entry.call.name).settles:
         return "whether it took effect is looked up"
-    return "whether it took effect is unknown: it is not run again, and the model is told so"
+    return "whether it took effect is unknown: " + IN_DOUBT[session.rules.on_doubt]
 
 
 class Signals:

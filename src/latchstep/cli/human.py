@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from latchstep.core import event as ev
+from latchstep.core import wording
 from latchstep.core.message import Message
 from latchstep.core.printable import one_line, printable
 from latchstep.core.state import State
@@ -43,6 +44,8 @@ class Human:
         self._told = 0.0
         self._streamed = ""
         self._last_line = ""
+        self._repaired: dict[str, int] = {}
+        self._under: ev.RunStarted | ev.RunResumed | None = None
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -54,7 +57,14 @@ class Human:
             case ev.MessageWithdrawn():
                 self._note(f"taken back: {self._waiting.get(event.message_id, 'a waiting message')}")
             case ev.ModelRequested():
-                self._begin(event.request_id, "the model")
+                self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")
+                if event.repaired != self._repaired:
+                    self._repaired = event.repaired
+                    said = ", ".join(f"{times} {one_line(kind, 20)}" for kind, times in sorted(event.repaired.items()))
+                    self._note(f"the history was repaired on its way to the model: {said}")
+            case ev.ContextCompacted():
+                self._busy.pop(event.request_id, None)
+                self._note(f"compacted {_thousands(event.before)} → {_thousands(event.after)} tokens")
             case ev.ModelDelta(kind="text"):
                 self._busy.pop(event.request_id, None)
                 self.screen.piece(event.piece)
@@ -70,6 +80,12 @@ class Human:
                 self._calls[event.call_id] = name, event.arguments
                 was = one_line(summary(old), 40)
                 self._note(f"changed by a hook: {one_line(name, 40)} {was} → {one_line(summary(event.arguments), 60)}")
+            case ev.RunStarted():
+                self._under = event
+            case ev.RunResumed():
+                changed = [name for name in ev.CONDITIONS if getattr(event, name) != getattr(self._under, name, None)]
+                self._under = event
+                self._note(f"not as before: {', '.join(changed)}")
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -79,9 +95,11 @@ class Human:
                 self._finished(event)
             case ev.ApprovalRequested():
                 self._busy.pop(BEFORE, None)
+                self._asked(event)
             case ev.ApprovalAnswered():
                 self._begin(BEFORE, BEFORE)
-                self._note(("allowed" if event.decision == "allow" else "declined") + _because(event.note))
+                said = "allowed" if event.decision == "allow" else "declined"
+                self._note(said + _because(": ".join(filter(None, (event.note, event.rule)))))
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
             case ev.CancelRequested():
@@ -117,9 +135,16 @@ class Human:
         if len(more) > MAX_SAID:
             self._note(f"(+{len(more) - MAX_SAID} lines)")
 
+    def _asked(self, event: ev.ApprovalRequested) -> None:
+        """All questions of a turn, before the first is put."""
+        if len(event.questions) > 1:
+            self.screen.line(self._bold(f"{len(event.questions)} calls need an answer:"))
+            for at, question in enumerate(event.questions, 1):
+                self.screen.line(f"  {at}. {self._title(question.call_id, question.name)}")
+
     def _completed(self, event: ev.MessageCompleted) -> None:
         self._busy.pop(event.request_id, None)
-        self._remember(event.message)
+        self.remember(event.message)
         if event.message.calls:
             self._begin(BEFORE, BEFORE)
         if self._streamed != event.request_id and event.message.text.strip():
@@ -131,8 +156,10 @@ class Human:
     def recall(self, state: State) -> None:
         """Take over in the middle: the calls of the turn that was under way."""
         self._calls = {entry.call.id: (entry.call.name, entry.call.arguments) for entry in state.turn}
+        self._under = state.run.started if state.run is not None else None
 
-    def _remember(self, message: Message) -> None:
+    def remember(self, message: Message) -> None:
+        """The calls that what follows is about."""
         self._calls = {call.id: (call.name, call.arguments) for call in message.calls}
 
     def _failed(self, event: ev.ModelFailed) -> None:
@@ -140,7 +167,8 @@ class Human:
         self._streamed = ""
         if event.next == "give_up":  # the run ends with these words
             return
-        after = "; asking again" + (f" in {event.retry_in:.0f} s" if event.retry_in else "")
+        again = "asking again" + (f" in {event.retry_in:.0f} s" if event.retry_in else "")
+        after = "; " + {"compact": "making room", "go_on": "going on without"}.get(event.next, again)
         kind = event.kind.removeprefix("MODEL_").lower().replace("_", " ")
         self.screen.line(
             self.screen.style(f"! model: {printable(kind)}: {one_line(event.message, 300)}{after}", "yellow")
@@ -225,6 +253,10 @@ class Human:
         return one_line(text, max(30, min(110, self.screen.width - 20)))
 
 
+def _thousands(tokens: int) -> str:
+    return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens / 1000:.1f}k" if tokens >= 1_000 else str(tokens)
+
+
 def _because(reason: str) -> str:
     return f" ({one_line(reason, 120)})" if reason else ""
 
@@ -240,6 +272,8 @@ def _gist(event: ev.ToolFinished, text: str) -> str:
     if event.outcome != "ok":
         outcome = "declined" if event.outcome == "denied" else event.outcome.replace("_", " ")
         said = one_line(lines[0], 300)
+        if event.outcome == "interrupted":  # the rest is for the model
+            return said.partition(". ")[0] + (f". {wording.STILL_RUNNING}" if wording.STILL_RUNNING in text else "")
         return said if said.lower().startswith(outcome) else f"{outcome}: {said}{_more(lines)}"
     if event.name == "bash" and len(lines) > 1:
         return f"{one_line(lines[-2], 90)}  {one_line(lines[-1], 60)}"

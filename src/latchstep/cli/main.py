@@ -1,7 +1,7 @@
 """The command line: what can be typed, and what its exit status means.
 
-0 completed · 1 failed · 2 usage · 3 max_steps, budget, stalled · 4 unverified · 5 session damaged or locked ·
-130 cancelled.
+0 completed · 1 failed, or a replay that differs · 2 usage · 3 max_steps, budget, stalled · 4 unverified ·
+5 session damaged or locked · 130 cancelled.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ SANDBOXES = ("auto", "bubblewrap", "landlock", "none")
 SANDBOX_HELP = "What holds commands; auto (default): the best that works here (see: latchstep doctor)."
 NET_HELP = "Network of commands: none (default), host (all of this machine's), or allow:HOST,… (those, by a proxy)."
 CACHE_HELP = "A folder that package managers may use as their cache; give it to nobody else."
+DOUBTS = ("report", "ask", "fail")
+DOUBT_HELP = (
+    "What becomes of a call that was running when the process died, if its effect cannot be looked up. report "
+    "(default): the model is told that it is unknown. ask: you decide whether it runs again. fail: the run fails."
+)
+ALLOW_HELP = "What may run unasked: a command, exactly as given, or a rule such as 'bash: git status *'."
+RULE_HELP = "What is always {}: a rule such as 'bash: git push *' or 'write: **/.env'."
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -46,8 +53,18 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--sandbox", type=click.Choice(SANDBOXES), help=SANDBOX_HELP),
         click.option("--net", metavar="NET", help=NET_HELP),
         click.option("--cache", type=click.Path(path_type=Path), metavar="DIR", help=CACHE_HELP),
+        click.option("--allow", multiple=True, metavar="RULE", help=ALLOW_HELP),
+        click.option("--ask", multiple=True, metavar="RULE", help=RULE_HELP.format("asked about")),
+        click.option("--deny", multiple=True, metavar="RULE", help=RULE_HELP.format("refused")),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
+        click.option(
+            "--max-context",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Tokens that the model takes (else as known).",
+        ),
         click.option("--check", multiple=True, metavar="CMD", help="A command that must pass before it is done."),
+        click.option("--on-doubt", type=click.Choice(DOUBTS), help=DOUBT_HELP),
         click.option("--json", "as_json", is_flag=True, help="Print one event a line, and nothing else, on stdout."),
     ]
     for option in reversed(options):
@@ -80,11 +97,21 @@ def run(task: str, **options: Any) -> int:
 def resume(task: str | None, **options: Any) -> int:
     """Go on with an unfinished run, or with a new TASK in its session.
 
-    Model, server, mode, allowed commands, checks and limits are those on record; what is given here comes on top.
+    Model, server, mode, rules, checks and limits are those on record; what is given here comes on top.
     """
     from .running import resume_session
 
     return resume_session(task, **options)
+
+
+@cli.command()
+@click.argument("focus", default="")
+@click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
+def compact(focus: str, session: str | None) -> int:
+    """Summarise what was said in a session, so that there is room again. FOCUS: what the summary must not lose."""
+    from .compacting import compact_session
+
+    return compact_session(focus, session)
 
 
 @cli.group(invoke_without_command=True)
@@ -146,13 +173,42 @@ def rewind(session: str | None, to: int | None, turns: int | None, yes: bool) ->
 
 
 @cli.command()
+@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Of which folder (default: here).")
+@click.option("--revoke", metavar="RULE", help="Take this rule back, as it is listed.")
+def grants(cwd: Path | None, revoke: str | None) -> int:
+    """List what was allowed for always in a folder, and by whom."""
+    from .granted import list_grants
+    from .running import folder, here, state_root
+
+    return list_grants(folder(cwd or here()), state_root(), revoke)
+
+
+@cli.command()
 @click.argument("session")
 @click.option("--json", "as_json", is_flag=True, help="Print the stored events, one a line.")
-def show(session: str, as_json: bool) -> int:
+@click.option("--follow", "-f", is_flag=True, help="Go on with what another process records, until its run is over.")
+@click.option("--after", type=click.IntRange(min=-1), default=-1, metavar="SEQ", help="Only events after this number.")
+def show(session: str, **options: Any) -> int:
     """Tell the story of a session (an id, or the beginning of one)."""
     from .showing import show_session
 
-    return show_session(session, as_json)
+    return show_session(session, **options)
+
+
+@cli.command()
+@click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
+@click.option("--run", type=click.IntRange(min=1), metavar="N", help="Only its N-th run.")
+@click.option("--live-tools", is_flag=True, help="Run its tool calls and checks again, unasked, in --cwd.")
+@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="A copy of the workspace, for live tools.")
+@click.option("--keep", is_flag=True, help="Keep the replay as a session of its own.")
+def replay(**options: Any) -> int:
+    """Run the loop again on a recorded session and say where it first differs.
+
+    Answers, tool results, permissions and what was said come from the record. Nothing else is asked or run.
+    """
+    from .replaying import replay_session
+
+    return replay_session(**options)
 
 
 @cli.command()

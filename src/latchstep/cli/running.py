@@ -14,23 +14,29 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from latchstep.core.printable import one_line, printable
-from latchstep.core.rules import Limits, Rules
-from latchstep.core.state import State, fold
+from latchstep.core.rules import Limits, OnDoubt, Rules
+from latchstep.core.state import State
 from latchstep.errors import DefinitionError, JournalError, ModelError, SessionError
-from latchstep.journal.base import Journal, new_session_id
+from latchstep.journal.base import Journal, new_session_id, restored
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
 from latchstep.policy.preset import preset
+from latchstep.policy.rule import Rule, parse_rule, rule_for
+from latchstep.policy.trust import SETTINGS, Settings, narrowed
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
 from latchstep.session.kit import Kit
 
-from .asking import ask, can_ask, is_terminal
+from . import granted
+from .asking import Always, ask, can_ask, is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
 
 if TYPE_CHECKING:
     from latchstep.tool.sandbox import Sandbox
+
+MOST_NAMED = 5
+"""Of the processes that still run, those that are named."""
 
 QUIET_SECONDS = 2.0
 """How long a resume waits for commands of the dead process to end."""
@@ -39,6 +45,7 @@ QUIET_SECONDS = 2.0
 class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
+    allow, ask, deny: rules, as `rule_for` reads them.
     cut: the server's URL held a user, a password or a query, which are not recorded.
     sandbox: the one that was wanted. level: the one that it was, for the record.
     """
@@ -48,12 +55,16 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     cut: bool = False
     mode: str = ""
     allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
     sandbox: str = "auto"
     net: str = "none"
     cache: str = ""
     level: str = ""
+    max_context: int = 0
+    on_doubt: OnDoubt = "report"
 
 
 def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool, **options: Any) -> int:
@@ -68,7 +79,7 @@ def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool,
     screen = None if as_json else Screen()
     kit, rules = prepare(model, root, setup, store.sessions / session_id, screen)
     journal = store.create(session_id, time=now, workspace=str(root), program=PROGRAM)
-    return drive(journal, fold(journal.live()), kit, rules, text, screen=screen)
+    return drive(journal, restored(journal), kit, rules, text, screen=screen)
 
 
 def resume_session(
@@ -77,18 +88,17 @@ def resume_session(
     """Go on in a session: its unfinished run, or a new one for `task`."""
     text = read_task(task) if task is not None else None
     store = Store(state_root())
-    session_id = store.find(typed(session, "--session")) if session is not None else store.last(str(cwd or here()))
-    if session_id is None:
-        where = printable(str(cwd or here()))
-        raise SessionError(f"there is no session of {where} yet; begin one with: latchstep run TASK")
+    session_id = last_session(store, session, cwd or here())
     screen = None if as_json else Screen()
     journal = store.open(session_id)
     try:
-        state = fold(journal.live())
+        state = restored(journal)
         if text is None and not (state.run is not None and (state.run.active or state.answerable)):
+            last = state.finished
+            ended = f"its last run ended ({last.status})" if last is not None else "it never had one"
             raise SessionError(
-                f"session {session_id} has no unfinished run, and nothing that waits for an answer; give it a task: "
-                f"latchstep resume --session {session_id} TASK"
+                f"session {session_id} has no unfinished run, and nothing that waits for an answer: {ended}. "
+                f"To read it: latchstep show {session_id}; to go on: latchstep resume --session {session_id} TASK"
             )
         model, setup = resolve(asked(recorded(state), **options))
         root = folder(cwd or (Path(state.workspace) if state.workspace else here()))
@@ -100,6 +110,17 @@ def resume_session(
         journal.close()
         raise
     return drive(journal, state, kit, rules, text, screen=screen)
+
+
+def last_session(store: Store, named: str | None, where: Path) -> str:
+    """The id of the session that was named, else of the last one of this folder. Raises SessionError."""
+    session_id = store.find(typed(named, "--session")) if named is not None else store.last(str(where))
+    if session_id is None:
+        others = " (sessions of other folders: latchstep sessions --all)" if store.list() else ""
+        raise SessionError(
+            f"there is no session of {printable(str(where))} yet; begin one with: latchstep run TASK{others}"
+        )
+    return session_id
 
 
 def state_root() -> Path:
@@ -156,31 +177,25 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(
-    base: Setup,
-    *,
-    model: Any,
-    base_url: Any,
-    allow: Any,
-    check: Any,
-    cache: Any = None,
-    **plain: Any,
-) -> Setup:
-    """The recorded set-up with what was typed now on top; commands that are allowed and checks are added."""
-    given: dict[str, Any] = {**plain, "cache": str(folder(cache, "cache", "--cache")) if cache else None}
+def asked(base: Setup, *, model: Any, base_url: Any, check: Any, cache: Any = None, **given: Any) -> Setup:
+    """The recorded set-up with what was typed now on top; rules and checks are added."""
+    given["cache"] = str(folder(cache, "cache", "--cache")) if cache else None
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
         given |= {"base_url": "", "cut": False}  # the server on record is another service's
     if base_url:
         given |= {"base_url": typed(base_url, "--base-url"), "cut": False}
-    allowed = (*base.allow, *(typed(command, "--allow") for command in allow))
     checks = (*base.checks, *(typed(command, "--check") for command in check))
+    given |= {name: _added(base, name, given.get(name, ())) for name in ("allow", "ask", "deny")}
     return msgspec.structs.replace(
         base,
         **{name: value for name, value in given.items() if value is not None},
-        allow=tuple(dict.fromkeys(allowed)),
         checks=tuple(dict.fromkeys(checks)),
     )
+
+
+def _added(base: Setup, name: str, texts: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*getattr(base, name), *(typed(text, f"--{name}") for text in texts))))
 
 
 def _service(name: str) -> str | None:
@@ -291,15 +306,20 @@ def _nothing_left(journal: Journal, as_json: bool) -> None:
     """No command of the process that died is alive any more. Waits a little; raises JournalError."""
     from latchstep.journal.reader import TOOLS_LOCK
     from latchstep.session.blocking import run_blocking
-    from latchstep.tool.toolslock import still_running, wait_until_quiet
+    from latchstep.tool.toolslock import holders, still_running, wait_until_quiet
 
     if journal.directory is None or not still_running(lock := journal.directory / TOOLS_LOCK):
         return
     if not as_json:
         print("waiting for commands of the process that died …", file=sys.stderr)
     if not run_blocking(wait_until_quiet(lock, QUIET_SECONDS)):
+        found = holders(lock)
+        named = ", ".join(f"{one_line(command, 80)} (pid {pid})" for pid, command in found[:MOST_NAMED])
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        end = f"kill {' '.join(str(pid) for pid, _ in found)}" if found else f"it holds {lock}"
         raise JournalError(
-            f"a command that this session started is still running (it holds {lock}); end it, or resume with --anyway"
+            f"a command that this session started is still running{': ' if named else ''}{named}{more}. "
+            f"End it ({end}), or resume with --anyway and let it run"
         )
 
 
@@ -351,12 +371,18 @@ def prepare(
         say_standing(config, screen)
     sandbox = confinement(root, setup, directory, screen, path)
     setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
-    policy = preset(setup.mode, setup.allow, asks=asks, sandboxed=setup.level in CONFINING)  # type: ignore[arg-type]
+    if setup.on_doubt == "ask" and not asks:
+        raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
+    settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
+    state = directory.parent.parent if directory is not None else state_root()
+    rules = rules_of(setup, settings, root, state)
+    policy = preset(setup.mode, rules, asks=asks, sandboxed=setup.level in CONFINING, root=str(root))  # type: ignore[arg-type]
+    always = Always(root, state, rules)
     kit = coding_kit(
         model,
         root,
         directory=directory,
-        approve=(lambda question: ask(screen, question)) if screen is not None and asks else None,
+        approve=(lambda question: ask(screen, question, always)) if screen is not None and asks else None,
         setup=msgspec.to_builtins(setup),
         path=path,
         sandbox=sandbox,
@@ -364,5 +390,21 @@ def prepare(
         trusted=config.standing == "trusted",
     )
     kit.head = head_of(root)
-    limits = Limits(max_steps=setup.max_steps) if setup.max_steps else Limits()
-    return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks)
+    limits = Limits(max_steps=setup.max_steps or Limits().max_steps, max_context=setup.max_context or None)
+    return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks, on_doubt=setup.on_doubt)
+
+
+def rules_of(setup: Setup, settings: Settings, root: Path, state: Path) -> list[Rule]:
+    """What was given for this run, what the folder's settings say, and what was granted in this workspace. The
+    settings' are those that its standing leaves it. Raises DefinitionError."""
+    rules = _rules(setup)
+    try:
+        rules += _rules(settings)
+    except DefinitionError as error:
+        raise DefinitionError(f"{SETTINGS}: {error}") from None
+    return rules + [parse_rule(grant.rule) for grant in granted.load(state, root)]
+
+
+def _rules(given: Setup | Settings) -> list[Rule]:
+    says = (("allow", given.allow), ("ask", given.ask), ("deny", given.deny))
+    return [rule_for(word, text) for word, texts in says for text in texts]  # type: ignore[arg-type]

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from latchstep.core import event as ev
 from latchstep.core.printable import one_line, printable
 from latchstep.errors import JournalError
+from latchstep.journal.file import is_written
 from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store
 
@@ -21,6 +24,9 @@ from .screen import Screen
 
 DAMAGED = 5
 """The exit status of whoever met damage."""
+
+POLL = 0.2
+"""Seconds between two looks at a journal that somebody writes."""
 
 COLOURS = {"completed": "green", "unfinished": "yellow", "damaged": "red"}
 
@@ -45,26 +51,43 @@ def list_sessions(everywhere: bool) -> int:
     return DAMAGED if any(entry.damaged for entry in mine) else 0
 
 
-def show_session(prefix: str, as_json: bool) -> int:
-    """The story of a session, every line of its journal verified, and every blob."""
+def show_session(prefix: str, as_json: bool, follow: bool = False, after: int = -1) -> int:
+    """The story of a session after a `seq`, every line of its journal verified, and every blob.
+
+    follow: goes on with what comes, until the run is over or whoever wrote it is gone.
+    """
     store = Store(state_root())
     session_id = store.find(prefix)
     directory = store.directory(session_id)
-    if as_json:
-        for event in read_journal(directory):
-            put_json(event)
-        return _verified(store, session_id, None)
-    screen = Screen()
-    story = Story(screen, session_id, str(directory))
+    screen = None if as_json else Screen()
+    story = Story(screen, session_id, str(directory)) if screen is not None else None
     try:
-        for event in read_journal(directory):
-            story.tell(event)
+        for event in _read(directory, follow, after if story is None else -1):
+            if story is None:
+                put_json(event)
+            elif event.seq > after:
+                story.tell(event)
+            else:
+                story.pass_over(event)
     except JournalError:
-        if story.began:
+        if screen is not None and story is not None and story.began:
             screen.line(screen.style("here the story ends: what follows does not verify", "red"))
         raise
-    story.end()
+    if story is not None:
+        story.end()
     return _verified(store, session_id, screen)
+
+
+def _read(directory: Path, follow: bool, after: int) -> Iterator[ev.Event]:
+    over = False
+    while True:
+        alone = not follow or not is_written(directory)  # asked before the last look, which then misses nothing
+        for event in read_journal(directory, after):
+            after, over = event.seq, isinstance(event, ev.RunFinished)
+            yield event
+        if over or alone:
+            return
+        time.sleep(POLL)
 
 
 def _verified(store: Store, session_id: str, screen: Screen | None) -> int:
@@ -87,6 +110,18 @@ class Story:
         self.began = self.running = False
         self.calls: dict[str, str] = {}
 
+    def pass_over(self, event: ev.Event) -> None:
+        """Not told, but what is told may be about it."""
+        self.running = isinstance(event, ev.RunStarted) or (self.running and not isinstance(event, ev.RunFinished))
+        if isinstance(event, ev.MessageCompleted):
+            self._remember(event)
+        elif isinstance(event, ev.RunStarted):
+            self.human.show(event)
+
+    def _remember(self, event: ev.MessageCompleted) -> None:
+        self.calls |= {call.id: summary(call.arguments) for call in event.message.calls}
+        self.human.remember(event.message)
+
     def tell(self, event: ev.Event) -> None:
         screen, self.began = self.screen, True
         match event:
@@ -100,11 +135,12 @@ class Story:
                 screen.line(screen.style(f"{_clock(event)}  opened again (process {event.pid})", "yellow"))
             case ev.RunStarted():
                 self.running = True
+                self.human.show(event)
                 mode = printable(str(event.setup.get("mode", "ask"))) if event.setup else ""
                 said = f"{_clock(event)}  {printable(event.model)}{' · mode ' + mode if mode else ''}"
                 screen.line(screen.style(said, "dim"))
             case ev.MessageCompleted():
-                self.calls |= {call.id: summary(call.arguments) for call in event.message.calls}
+                self._remember(event)
                 self.human.show(event)
             case ev.CallChanged():
                 self.calls[event.call_id] = summary(event.arguments)

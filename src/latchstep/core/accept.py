@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from latchstep.errors import DefinitionError
 
 from .chunk import Completed
+from .compact import recoverable
 from .event import MessageCompleted, ModelFailed
 from .message import (
     Block,
@@ -36,6 +37,9 @@ from .state import State
 
 STOP_REASONS = frozenset(get_args(StopReason))
 
+OUT_OF_WINDOW = "model_context_window_exceeded"
+"""Anthropic's word for an answer that was cut since the window was full (docs.claude.com, handling stop reasons)."""
+
 LEGAL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """What every known provider accepts as a call id."""
 
@@ -54,10 +58,13 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         blocks = tuple(_named(map(storable, answer.blocks), state.ids, request.request_id))
         raw = clean(answer.raw_stop_reason) if answer.raw_stop_reason != answer.stop_reason else ""
         response_id = clean(answer.response_id)
-        origin = clean(answer.origin) or origin
+        origin, window = clean(answer.origin) or origin, int(answer.window)
     except (ValueError, TypeError, AttributeError) as error:
         message = f"the model's answer cannot be recorded: {error}"
         return _unusable(request, "MODEL_PROTOCOL_ERROR", clean(message))
+    if raw == OUT_OF_WINDOW and recoverable(state):
+        failed = _unusable(request, "CONTEXT_FULL", "the answer did not fit into the context")
+        return _spent(replace(failed, next="compact"), answer, raw)
     said = any(not isinstance(block, Thinking) for block in blocks)
     if not said and answer.stop_reason not in ("refused", "filtered", "paused"):
         announced = "announced tool calls, but made none" if answer.stop_reason == "tool_calls" else "is empty"
@@ -67,14 +74,8 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
             "TRUNCATED" if answer.stop_reason == "length" else "EMPTY_RESPONSE",
             f"the model's answer {announced} (stop reason {raw or answer.stop_reason!r})",
         )
-        return replace(
-            failed,
-            next="ask_again" if empties < max_empty and answer.stop_reason != "length" else "give_up",
-            usage=answer.usage,
-            cost=dollars(answer.cost),
-            stop_reason=answer.stop_reason,
-            raw_stop_reason=raw,
-        )
+        again = empties < max_empty and answer.stop_reason != "length"
+        return _spent(replace(failed, next="ask_again" if again else "give_up"), answer, raw)
     return MessageCompleted(
         request_id=request.request_id,
         message=Message("assistant", blocks, f"message-{response_id or request.request_id}", origin),
@@ -82,7 +83,14 @@ def accept(answer: Completed, state: State, origin: str, max_empty: int = 1) -> 
         raw_stop_reason=raw,
         usage=answer.usage,
         cost=dollars(answer.cost),
+        window=window if window != state.fill.window else 0,
     )
+
+
+def _spent(failed: ModelFailed, answer: Completed, raw: str) -> ModelFailed:
+    """An answer came, and cost what it cost."""
+    cost = dollars(answer.cost)
+    return replace(failed, usage=answer.usage, cost=cost, stop_reason=answer.stop_reason, raw_stop_reason=raw)
 
 
 def dollars(cost: object) -> float | None:

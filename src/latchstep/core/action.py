@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .event import Because, Event
+from .event import Because, CompactBecause, Event
 
 
 class CallModel(msgspec.Struct, frozen=True):
@@ -16,6 +16,15 @@ class CallModel(msgspec.Struct, frozen=True):
     attempt: int
     because: Because
     carries: tuple[str, ...] = ()
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """Have the first `replaced` messages summarised, and put the summary in their place."""
+
+    request_id: str
+    attempt: int
+    because: CompactBecause
+    replaced: int
 
 
 class Consult(msgspec.Struct, frozen=True):
@@ -61,4 +70,4 @@ class Wait(msgspec.Struct, frozen=True):
     why: Literal["idle", "answer"]
 
 
-Action = CallModel | Consult | Ask | RunTools | Settle | Check | Note | Wait
+Action = CallModel | Compact | Consult | Ask | RunTools | Settle | Check | Note | Wait

@@ -116,22 +116,22 @@ def _may_still_run(entry: OpenCall, rules: Rules) -> bool:
     return rules.judge(entry.call).kind in ("run", "ask")
 
 
-def in_doubt(entry: OpenCall, rules: Rules) -> Action:
+def in_doubt(entry: OpenCall, rules: Rules, tried: str = "") -> Action:
     """Nothing can tell whether the effect happened: what the policy says then."""
     match rules.on_doubt:
         case "ask":
-            return Ask((entry.call.id,), (wording.lost(),), "doubt")
+            return Ask((entry.call.id,), (wording.run_again(),), "doubt")
         case "fail":
-            return Note((result(entry, "interrupted", wording.lost(), True, fatal=True),))
+            return Note((result(entry, "interrupted", wording.lost(tried), True, fatal=True),))
         case _:
-            return Note((result(entry, "interrupted", wording.lost(), True),))
+            return Note((result(entry, "interrupted", wording.lost(tried), True),))
 
 
 def _closed(entry: OpenCall, verdict: Verdict) -> ToolFinished | None:
     """The result of a call that may not run; None for one that may, or must be asked about."""
     if entry.status == "denied":
         if entry.about == "doubt":
-            return result(entry, "interrupted", wording.lost(), True)
+            return result(entry, "interrupted", wording.lost(wording.DECLINED), True)
         return result(entry, "denied", wording.denied(entry.note, entry.by), False)
     if verdict.kind in ("run", "ask"):
         return None
@@ -159,6 +159,12 @@ def _group(waiting: list[OpenCall], run: RunState, rules: Rules) -> Action:
 def _shares(entry: OpenCall, rules: Rules) -> bool:
     traits = rules.traits(entry.call.name)
     return traits.effect == "read" and not traits.alone
+
+
+def withdrawn(entry: OpenCall) -> tuple[Event, ...]:
+    """The question about a call is taken back: it is not run."""
+    why = "the question about this call was withdrawn"
+    return ApprovalAbandoned(call_ids=(entry.call.id,), reason="withdrawn"), not_started(entry, why)
 
 
 def held_back(state: State) -> bool:

@@ -45,7 +45,8 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's terminal event: the whole answer. Only now may its calls run.
 
     `cost` is in US dollars, None when unknown; `response_id` is the provider's, "" when it gave none.
-    `origin` is the name of the model that answered, "" where that is the one that was asked.
+    `origin` is the name of the model that answered, "" where that is the one that was asked. `window` is how many
+    tokens it takes, 0 where that is unknown.
     """
 
     blocks: tuple[Block, ...]
@@ -56,6 +57,7 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True):
     response_id: str = ""
     model: str = ""
     origin: str = ""
+    window: int = 0
 
 
 Chunk = Delta | Failed | Switched | Completed

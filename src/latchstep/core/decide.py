@@ -12,14 +12,8 @@ from . import wording
 from .action import Action, CallModel, Check, Note, Wait
 from .budget import STOPPED, Bound, near, over, shown
 from .calls import last_word, next_of_calls, not_started, result
-from .event import (
-    Because,
-    ErrorInfo,
-    Event,
-    MessageAccepted,
-    RunFinished,
-    Status,
-)
+from .compact import compaction, explained
+from .event import Because, ErrorInfo, Event, MessageAccepted, RunFinished, Status
 from .markup import call_in_text
 from .message import Message, ToolCall, user
 from .parts import Queued, RunState
@@ -38,10 +32,13 @@ def decide(state: State, rules: Rules) -> Action:
     if state.pending:
         return next_of_calls(state, run, rules)
     if run.error is not None:
-        return _finish(state, "failed", run.error)
+        return _finish(state, "failed", explained(run.error, state, rules))
     if state.stop in ("filtered", "refused") and state.request is None and (state.turn or state.answered):
         text = state.transcript[-1].text if state.answered else ""
         return _fail(state, state.stop.upper(), text or f"the model's answer was {state.stop}")
+    wanted = state.fill.focus is not None and over(state, run, rules.limits) is None
+    if wanted and (action := compaction(state, rules)) is not None:
+        return action
     if (said := last_word(state, rules)) is not None:
         return _answered(state, run, rules, said)
     return _results(state, run, rules)
@@ -91,7 +88,7 @@ def _results(state: State, run: RunState, rules: Rules) -> Action:
         because = "truncated"
     elif any(item.source == "steer" for item in queued):
         because = "steer"
-    return _call_model(state, because, queued)
+    return _call_model(state, rules, because, queued)
 
 
 def _answered(state: State, run: RunState, rules: Rules, said: Message | ToolCall) -> Action:
@@ -103,7 +100,7 @@ def _answered(state: State, run: RunState, rules: Rules, said: Message | ToolCal
         if bound is not None:
             return _over_budget(state, bound)
         source = queued[0].source
-        return _call_model(state, "prompt" if source == "start" else source, queued)
+        return _call_model(state, rules, "prompt" if source == "start" else source, queued)
     given = rules.output(said) if rules.output is not None else None
     if given is not None and given.problem:
         if run.corrections >= rules.limits.max_corrections:
@@ -135,16 +132,19 @@ def _text(state: State, run: RunState, rules: Rules, said: Message, bound: Bound
         queued = due(state, rules.limits)
         if state.stop == "length" and not queued:
             return _say(state, "notice", wording.went_on())
-        return _call_model(state, "paused" if state.stop == "paused" else "truncated", queued)
+        return _call_model(state, rules, "paused" if state.stop == "paused" else "truncated", queued)
     if bound is None and not run.corrected and (name := call_in_text(said, rules.known)):
         return _say(state, "notice", wording.called_in_text(name))
     return None
 
 
-def _call_model(state: State, because: Because, queued: list[Queued]) -> CallModel:
+def _call_model(state: State, rules: Rules, because: Because, queued: list[Queued]) -> Action:
     request, carries = state.request, tuple(item.message_id for item in queued)
-    if request is not None:  # lost with its process, or the answer was empty: the same request again
-        return CallModel(request.request_id, request.attempt + 1, "retry", carries)
+    if (compact := compaction(state, rules, carries)) is not None:
+        return compact
+    if request is not None:  # lost with its process, too large, or the answer was empty: the same request again
+        again: Because = "compacted" if state.fill.unjudged else "retry"
+        return CallModel(request.request_id, request.attempt + 1, again, carries)
     return CallModel(f"request-{state.requests + 1:03d}", 1, because, carries)
 
 

@@ -18,8 +18,10 @@ FORMAT = 1
 
 Source = Literal["start", "prompt", "steer", "follow_up", "check", "notice", "correction"]
 Because = Literal[
-    "prompt", "results", "steer", "follow_up", "retry", "truncated", "check", "notice", "correction", "paused"
+    "prompt", "results", "steer", "follow_up", "retry", "truncated", "check", "notice", "correction", "paused",
+    "compact", "compacted",
 ]  # fmt: skip
+CompactBecause = Literal["threshold", "overflow", "asked"]
 Status = Literal["completed", "cancelled", "max_steps", "budget", "stalled", "unverified", "failed"]
 Effect = Literal["read", "write"]
 Replay = Literal["safe", "never"]
@@ -85,24 +87,44 @@ class SessionOpened(Event, frozen=True, tag="session.opened"):
 
 
 class SessionSnapshot(Event, frozen=True, tag="session.snapshot"):
-    """The state without its messages; folding may start at line `needed`."""
+    """The state; folding may start at line `needed`. `whole`: its messages are in it, and `needed` is its own line."""
 
     needed: int
     state: msgspec.Raw
+    whole: bool = False
 
 
 class RunStarted(Event, frozen=True, tag="run.started"):
-    """`limits` is `Limits` as JSON; `system` and `tools` are SHA-256 of texts that lie in `blobs/`.
+    """`limits` is `Limits` as JSON, `rules` those of the other `Rules` that are not the default; `system` and `tools`
+    are SHA-256 of texts that lie in `blobs/`.
     `setup` is what a front end needs to build the same agent again (mode, allowed commands, server, …)."""
 
     model: str
     limits: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     checks: tuple[str, ...] = ()
     system: str = ""
     tools: str = ""
     first_request: int = 1
     head: str = ""
     setup: dict[str, Any] = {}
+
+
+class RunResumed(Event, frozen=True, tag="run.resumed"):
+    """An unfinished run goes on under other conditions than before. The fields are those of `run.started`; all of
+    them hold from here on."""
+
+    limits: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
+    checks: tuple[str, ...] = ()
+    system: str = ""
+    tools: str = ""
+    head: str = ""
+    setup: dict[str, Any] = {}
+
+
+CONDITIONS = tuple(name for name in RunResumed.__struct_fields__ if name not in Event.__struct_fields__)
+"""What a run works under, and a resume may change."""
 
 
 class MessageAccepted(Event, frozen=True, tag="message.accepted"):
@@ -126,13 +148,16 @@ class MessageWithdrawn(Event, frozen=True, tag="message.withdrawn"):
 
 
 class ModelRequested(Event, frozen=True, tag="model.requested"):
-    """`carries` names the queued messages that this request delivers."""
+    """`carries` names the queued messages that this request delivers. With `compact` it asks for a summary, of which
+    no delta is shown, and delivers nothing. `repaired` counts what had to be changed in the whole history for a
+    provider to accept it, by kind (see `Projection`); the record stays as it was."""
 
     request_id: str
     attempt: int = 1
     because: Because = "prompt"
     carries: tuple[str, ...] = ()
     sha256: str = ""
+    repaired: dict[str, int] = {}
 
 
 class ModelDelta(Event, frozen=True, tag="model.delta"):
@@ -146,14 +171,15 @@ class ModelDelta(Event, frozen=True, tag="model.delta"):
 
 
 class ModelFailed(Event, frozen=True, tag="model.failed"):
-    """An attempt failed: watchers discard what it showed. `retry_in` is seconds, for `next="retry"`;
-    the stop reason is there when the answer came, and was empty."""
+    """An attempt failed: watchers discard what it showed. `retry_in` is seconds, for `next="retry"`; the stop reason is
+    there when the answer came, and was empty. `compact`: it did not fit, and is asked again when there is room;
+    `go_on`: a summary failed, and the run goes on without it."""
 
     request_id: str
     attempt: int
     kind: str
     message: str
-    next: Literal["retry", "give_up", "ask_again"]
+    next: Literal["retry", "give_up", "ask_again", "compact", "go_on"]
     retry_in: float = 0.0
     usage: Usage = Usage()
     cost: float | None = None
@@ -172,12 +198,39 @@ class ModelSwitched(Event, frozen=True, tag="model.switched"):
 
 
 class MessageCompleted(Event, frozen=True, tag="message.completed"):
-    """The model's answer, whole. `raw_stop_reason` is the provider's own word, where it differs."""
+    """The model's answer, whole. `raw_stop_reason` is the provider's own word, where it differs; `window` is how many
+    tokens the model takes, said when it is first known."""
 
     request_id: str
     message: Message
     stop_reason: StopReason
     raw_stop_reason: str = ""
+    usage: Usage = Usage()
+    cost: float | None = None
+    window: int = 0
+
+
+class CompactRequested(Event, frozen=True, tag="compact.requested"):
+    """Somebody wants the context compacted at the next boundary. `focus`: what the summary must not lose, in words."""
+
+    focus: str = ""
+    by: str = ""
+
+
+class ContextCompacted(Event, frozen=True, tag="context.compacted"):
+    """`message` takes the place of the first `replaced` messages of the transcript; the record keeps them.
+
+    Its blocks: what it is, what the person said (each verbatim), the summary of `model`. `before` and `after` are
+    tokens of the context: the provider's count with an estimate of what came since, and an estimate.
+    """
+
+    request_id: str
+    message: Message
+    replaced: int
+    because: CompactBecause
+    model: str = ""
+    before: int = 0
+    after: int = 0
     usage: Usage = Usage()
     cost: float | None = None
 
@@ -216,7 +269,7 @@ class ApprovalAbandoned(Event, frozen=True, tag="approval.abandoned"):
 
 
 class ToolStarted(Event, frozen=True, tag="tool.started"):
-    """The intent, on disk before the effect. `found` is what `prepare` found."""
+    """The intent, on disk before the effect. `found` is what `prepare` found, `rule` what let it run unasked."""
 
     call_id: str
     name: str
@@ -225,6 +278,7 @@ class ToolStarted(Event, frozen=True, tag="tool.started"):
     replay: Replay = "never"
     idempotency_key: str = ""
     found: Any = None
+    rule: str = ""
 
 
 class ToolOutput(Event, frozen=True, tag="tool.output"):
@@ -312,33 +366,12 @@ class Unknown(Event, frozen=True, tag="unknown"):
 
 
 AnyEvent = (
-    SessionCreated
-    | SessionOpened
-    | SessionSnapshot
-    | RunStarted
-    | MessageAccepted
-    | MessageEdited
-    | MessageWithdrawn
-    | ModelRequested
-    | ModelDelta
-    | ModelFailed
-    | ModelSwitched
-    | MessageCompleted
-    | CallChanged
-    | CallKept
-    | ApprovalRequested
-    | ApprovalAnswered
-    | ApprovalAbandoned
-    | ToolStarted
-    | ToolOutput
-    | ToolFinished
-    | CancelRequested
-    | ClockPassed
-    | CheckStarted
-    | CheckFinished
-    | WorkspaceSnapshot
-    | RunFinished
-)
+    SessionCreated | SessionOpened | SessionSnapshot | RunStarted | RunResumed | MessageAccepted | MessageEdited
+    | MessageWithdrawn | ModelRequested | ModelDelta | ModelFailed | ModelSwitched | MessageCompleted
+    | CompactRequested | ContextCompacted | CallChanged | CallKept | ApprovalRequested | ApprovalAnswered
+    | ApprovalAbandoned | ToolStarted | ToolOutput | ToolFinished | CancelRequested | ClockPassed | CheckStarted
+    | CheckFinished | WorkspaceSnapshot | RunFinished
+)  # fmt: skip
 
 TRANSIENT = (ModelDelta, ToolOutput)
 

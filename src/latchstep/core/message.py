@@ -133,6 +133,35 @@ def user(text: str, id: str = "") -> Message:
     return Message("user", (Text(clean(text)),), id)
 
 
+IMAGE_TOKENS = 1_500
+"""What a picture counts for in an estimate."""
+
+
+def estimate(message: Message) -> int:
+    """Tokens of a message, roughly: four bytes each, and a few for every block."""
+    size = 0
+    for block in message.blocks:
+        match block:
+            case Text(text=text) | Thinking(text=text):
+                size += _bytes(text)
+            case ToolResult(content=str(text)):
+                size += _bytes(text)
+            case ToolResult(content=tuple(parts)):
+                size += sum(4 * IMAGE_TOKENS if isinstance(part, Image) else _bytes(part.text) for part in parts)
+            case Image():
+                size += 4 * IMAGE_TOKENS
+            case ToolCall() | Provider():
+                size += len(_ENCODER.encode(block))
+    return size // 4 + 8 * len(message.blocks)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
 def tool_message(result: ToolResult) -> Message:
     return Message("tool", (result,), f"tool-result-{result.call_id}")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from . import event as ev
-from .message import Message, ToolCall, ToolResult, Usage
+from .message import Image, Message, Text, ToolCall, ToolResult, Usage, estimate
 
 CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "finished"]
 
@@ -48,10 +48,71 @@ class OpenRequest(msgspec.Struct, frozen=True):
     attempt: int = 1
 
 
+class Fill(msgspec.Struct, omit_defaults=True):
+    """How full the context is, and what was done about it.
+
+    tokens: of the transcript, as the provider counted it at the last answer, with an estimate of what came since;
+    `measured` says whether it ever did, and so whether prompt and tools are in it. window: what the model takes,
+    0 where nobody said. requests: summaries asked for. open: the one under way. focus: somebody wants a compaction,
+    with this in view. full: the open request did not fit. tight: the request for the summary did not fit either.
+    tried: tokens when a compaction was last tried, `rescued` when the last one made room for such a request; both
+    `unjudged` until the next answer tells what they came to.
+    """
+
+    tokens: int = 0
+    measured: bool = False
+    window: int = 0
+    requests: int = 0
+    open: OpenRequest | None = None
+    focus: str | None = None
+    full: bool = False
+    tight: bool = False
+    tried: int = 0
+    rescued: int = 0
+    unjudged: bool = False
+
+    def is_summary(self, request_id: str) -> bool:
+        """Whether it is the request for the summary that is under way."""
+        return self.open is not None and self.open.request_id == request_id
+
+    def asked(self, event: ev.ModelRequested) -> None:
+        self.requests += not self.is_summary(event.request_id)
+        self.open = OpenRequest(event.request_id, event.attempt)
+
+    def answered(self, event: ev.MessageCompleted) -> None:
+        self.full = False
+        self.window = event.window or self.window
+        if event.usage.input:
+            self.tokens, self.measured = event.usage.total, True
+        else:
+            self.tokens += estimate(event.message)
+        if self.unjudged:
+            self.tried, self.unjudged = self.tokens, False
+            self.rescued = self.rescued and self.tokens
+
+    def failed(self, event: ev.ModelFailed) -> None:
+        summary = self.is_summary(event.request_id)
+        if event.next == "compact":
+            self.tight, self.full = summary, self.full or not summary
+        elif summary and event.next != "retry":
+            self.give_up()
+            self.tried, self.unjudged = self.tokens, False
+
+    def give_up(self) -> None:
+        """No summary is wanted or under way any more."""
+        self.open, self.focus, self.tight = None, None, False
+
+    def compacted(self, event: ev.ContextCompacted) -> Fill:
+        """What it is from then on."""
+        after = event.after
+        rescued = after if self.full else 0
+        return Fill(after, True, self.window, self.requests, tried=after, rescued=rescued, unjudged=True)
+
+
 class RunState(msgspec.Struct, omit_defaults=True):
-    """Counters and outcome of the run under way, or of the last one. `started` is how it began, `model` what the
-    session changed to since, if it did. `cost` is the exact sum of what was recorded. `warned` names the bounds the
-    model was told of before they were reached. `stopping`: no further request opens."""
+    """Counters and outcome of the run under way, or of the last one. `started` is how it began, with what a resume
+    changed since; `model` what the session changed to, if it did. `cost` is the exact sum of what was recorded.
+    `warned` names the bounds the model was told of before they were reached. `stopping`: no further request opens."""
 
     run_id: str
     started: ev.RunStarted
@@ -88,3 +149,26 @@ class RunState(msgspec.Struct, omit_defaults=True):
     def ending(self) -> bool:
         """Under way, but whatever is said to it now, it opens no further request."""
         return self.active and bool(self.cancelled or self.stopping or self.clock or self.error)
+
+
+def files_in(details: Any) -> list[dict[str, Any]]:
+    """The files that a result's details are about: itself, or each of its `files`. Details may be anything."""
+    if not isinstance(details, dict):
+        return []
+    files = details.get("files")
+    return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
+
+
+def size_of_content(content: str | tuple[Text | Image, ...]) -> int:
+    """Characters of a result, those of its pictures in base64 too."""
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.data if isinstance(part, Image) else part.text) for part in content)
+
+
+def remember(known: dict[Any, Any], key: Any, value: Any, most: int = 2_000) -> None:
+    """Keep it as the latest of at most so many; the oldest is forgotten."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > most:
+        del known[next(iter(known))]

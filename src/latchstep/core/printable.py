@@ -11,8 +11,20 @@ import unicodedata
 _PLAIN = re.compile(r"[\x20-\x7e\n\t]*")
 _BLANKS = re.compile(r"[ \t]{40,}")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters, marks and symbols by category, and nothing to see: Hangul fillers, joiners, the empty Braille pattern."""
+_BLANK_LETTERS = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+    + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+)
+"""Letters, marks and symbols by category, and nothing to see: Hangul fillers, joiners, variation selectors, the empty
+Braille pattern."""
+
+_SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "GEORGIAN")
+"""Scripts whose letters pass for one another's."""
+_WORD = re.compile(r"[^\W\d_]+")
+_MASKS = {"\u2044": "/", "\u2215": "/", "\u29f8": "/", "\u2236": ":", "\ua789": ":", "\u2010": "-", "\u2011": "-",
+          "\u2012": "-", "\u2013": "-", "\u2014": "-", "\u2212": "-", "\u2223": "|", "\u2018": "'", "\u2019": "'",
+          "\u201c": '"', "\u201d": '"', "\u02cb": "`", "\u2024": ".", "\u2217": "*", "\u2227": "&"}  # fmt: skip
+"""Marks that pass for one of ASCII, where no normal form says so."""
 
 
 def printable(text: str) -> str:
@@ -43,3 +55,30 @@ def one_line(text: str, width: int = 100) -> str:
         return flat
     tail = f" … (+{len(flat) - width + 12})"
     return flat[: width - len(tail)] + tail
+
+
+def suspicions(text: str) -> list[str]:
+    """What a person should be told of a text before agreeing to it, in words that are safe to show."""
+    found = []
+    if hidden := sum(1 for char in text if char not in "\n\t" and _visible(char) != char):
+        found.append(f"{hidden} characters that cannot be seen, or move others, are shown as \\u… escapes")
+    if runs := _BLANKS.findall(text):
+        found.append(f"{max(map(len, runs))} blanks in a row: something may stand far to the right")
+    mixed = [word for word in _WORD.findall(text) if not word.isascii() and len(_scripts(word)) > 1]
+    masked = sorted({char for char in text if char > "~" and _looks_ascii(char)})
+    names = [f"{one_line(word, 30)} mixes {' and '.join(sorted(_scripts(word)))}" for word in dict.fromkeys(mixed)]
+    names += [f"{char} is {unicodedata.name(char, 'no ASCII').lower()}" for char in masked if _visible(char) == char]
+    if names:
+        more = f", and {len(names) - 5} more" if len(names) > 5 else ""
+        found.append(f"characters that look like others: {'; '.join(names[:5])}{more}")
+    return found
+
+
+def _scripts(word: str) -> set[str]:
+    heads = (unicodedata.name(char, "").partition(" ")[0] for char in word)
+    return {head.capitalize() for head in heads if head in _SCRIPTS}
+
+
+def _looks_ascii(char: str) -> bool:
+    plain = unicodedata.normalize("NFKC", char)
+    return char in _MASKS or (len(plain) == 1 and plain.isascii() and plain.isprintable())

@@ -6,6 +6,7 @@ ids are legal and distinct. What was projected once never changes: a prompt cach
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import overload
@@ -49,11 +50,23 @@ class View(Sequence[Message]):
             yield self.base[index]
 
 
+class Said(list[Message]):
+    """A list that whoever keeps something made of it can hold weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Projection:
-    """Holds what was projected so far; `feed` takes only what is new. One per session."""
+    """Holds what was projected so far; `feed` takes only what is new. One per session, and a new one after each
+    compaction, from which on the prefix is the same again.
+
+    repaired: how often it had to change what was said. `missing` results were made up as unknown, `superseded` and
+    `orphan` ones left out, ids `renamed`, `blank` text left out.
+    """
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.repaired: Counter[str] = Counter()
+        self.messages = Said()
         self._taken: set[str] = set()
         self._digest = sha256()
 
@@ -69,13 +82,16 @@ class Projection:
                     owners[block.id] = owners.get(block.id, 0) + 1
         for call_id, found in results.items():
             if owners.get(call_id, 0) == 1:
+                self.repaired["superseded"] += len(found) - 1
                 del found[:-1]  # a late result replaces an earlier one
         for message in fresh:
             if message.role != "tool":
                 self._add(message, results)
+        self.repaired["orphan"] += sum(map(len, results.values()))
         return View(self.messages, len(self.messages))
 
     def _add(self, message: Message, results: dict[str, list[ToolResult]]) -> None:
+        self.repaired["blank"] += sum(map(_blank, message.blocks))
         kept = (block for block in message.blocks if not isinstance(block, ToolResult) and not _blank(block))
         blocks = tuple(self._block(block) for block in kept)
         if not blocks:
@@ -84,6 +100,7 @@ class Projection:
         self._put(sent)
         for call, wire in zip(message.calls, sent.calls, strict=True):
             found = results.get(call.id)
+            self.repaired["missing"] += not found
             result = found.pop(0) if found else ToolResult(call.id, call.name, MISSING, "interrupted", True)
             content = _said(result.content)
             if wire.id != result.call_id or content is not result.content:
@@ -100,6 +117,7 @@ class Projection:
             return block if text == block.text else replace(block, text=text)
         if isinstance(block, ToolCall):
             wire = self._wire_id(block.id)
+            self.repaired["renamed"] += wire != block.id
             return block if wire == block.id else replace(block, id=wire)
         return block
 

@@ -21,8 +21,22 @@ Questions = Literal["together", "in_turn"]
 Delivery = Literal["all", "one"]
 
 _MAY_BE_NONE = frozenset(
-    {"max_tokens", "max_cost", "max_seconds", "max_tool_calls", "max_results", "max_output", "warn_at"}
+    {
+        "max_tokens",
+        "max_cost",
+        "max_seconds",
+        "max_tool_calls",
+        "max_results",
+        "max_output",
+        "max_context",
+        "warn_at",
+        "approval_timeout",
+    }
 )
+_FRACTIONS = frozenset(
+    {"max_cost", "max_seconds", "warn_at", "tool_timeout", "approval_timeout", "stream_timeout", "grace", "compact_at"}
+)
+"""Bounds that need not be whole numbers."""
 _FROM_ZERO = frozenset(
     {"max_ahead", "max_continuations", "max_empty", "max_check_rounds", "max_truncations", "max_corrections"}
 )
@@ -43,10 +57,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not the output asked for does.
     max_output: tokens of one answer, None for the provider's own.
     max_parallel: read-only calls at once. tool_timeout: seconds a tool may take unless it says otherwise.
+    approval_timeout: seconds the questions of a turn may stay open; after that the calls are declined.
     stream_timeout: seconds a model may stay silent. grace: seconds a cancelled tool or model may take to stop.
     max_ahead: pieces of an answer that may be under way to the caller's iterator; 0: it is waited for.
     max_result: characters of one result that reach the model. max_prompt: characters of one user message.
     max_waiting: accepted messages that may wait to be delivered.
+    max_context: tokens that the model takes, None for what is known of it. compact_at: share of them at which what was
+    said is summarised. keep_recent: tokens of the latest messages that then stay as they are, a quarter of
+    `max_context` at most.
     """
 
     max_steps: int = 100
@@ -67,12 +85,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_output: int | None = None
     max_parallel: int = 8
     tool_timeout: float = 600.0
+    approval_timeout: float | None = None
     stream_timeout: float = 600.0
     grace: float = 2.0
     max_ahead: int = 32
     max_result: int = 100_000
     max_prompt: int = 4_000_000
     max_waiting: int = 10_000
+    max_context: int | None = None
+    compact_at: float = 0.8
+    keep_recent: int = 20_000
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -81,7 +103,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 if value not in ("all", "one"):
                     raise DefinitionError(f"Limits.{name} must be 'all' or 'one', not {value!r}")
                 continue
-            whole = name not in ("max_cost", "max_seconds", "warn_at", "tool_timeout", "stream_timeout", "grace")
+            whole = name not in _FRACTIONS
             least = 0 if name in _FROM_ZERO else 1 if whole else 0.0
             if value is None and name in _MAY_BE_NONE:
                 continue
@@ -89,6 +111,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if isinstance(value, bool) or not right or not value >= least:
                 kind = "a whole number" if whole else "a number"
                 raise DefinitionError(f"Limits.{name} must be {kind} of at least {least}, not {value!r}")
+        if not 0 < self.compact_at <= 1:
+            raise DefinitionError(f"Limits.compact_at must be a share, over 0 and up to 1, not {self.compact_at!r}")
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -135,6 +159,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     output: judges a text or a call of `FINAL` as the run's output; None where any text will do. Pure.
     questions: all of a turn before any call of it runs, or each immediately before its call would.
     strict_protocol: a stop reason that contradicts the calls fails the run instead of being distrusted.
+    overhead: tokens of system prompt and tools, roughly; used until a provider has counted.
     """
 
     judge: Callable[[ToolCall], Verdict]
@@ -147,3 +172,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     on_stale_approval: OnStaleApproval = "ask"
     questions: Questions = "together"
     strict_protocol: bool = False
+    overhead: int = 0
+
+    def chosen(self) -> dict[str, Any]:
+        """The choices that are not the default, as `run.started` records them."""
+        names = ("on_doubt", "on_stale_approval", "questions", "strict_protocol")
+        made = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in made.items() if value != getattr(_USUAL, name)}
+
+
+_USUAL = Rules(judge=lambda call: RUN, traits=lambda name: Traits())

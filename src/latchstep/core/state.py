@@ -7,32 +7,31 @@ clock or decides anything; what must happen next is `decide`'s answer.
 from __future__ import annotations
 
 from decimal import Decimal
-from hashlib import blake2b
 from typing import Any, Literal
 
 import msgspec
 
 from . import event as ev
-from .message import Image, Message, StopReason, Text, ToolResult, Usage, tool_message
-from .parts import OpenCall, OpenRequest, Queued, RunState
-
-MAX_PERIOD = 4
-"""Longest pattern of turns in which a repetition is noticed."""
+from .message import Message, StopReason, ToolResult, Usage, estimate, tool_message
+from .parts import Fill, OpenCall, OpenRequest, Queued, RunState, files_in, remember, size_of_content
+from .repeats import MAX_PERIOD, longest, noted
 
 PEOPLE = ("prompt", "steer", "follow_up")
 """Sources of what a person said."""
 
 
 class State(msgspec.Struct, omit_defaults=True):
-    """Everything the loop may depend on. `transcript` and `ids` are rebuilt by folding, never snapshotted.
+    """Everything the loop may depend on.
 
-    transcript: what was said, complete messages only; it only grows.
+    transcript: what was said, complete messages only; it only grows, but for a compaction, which puts a summary in
+    the place of its beginning. ids: of the calls in it.
     turn: the calls of the model's last message; `pending` of them have no result, `joined` have theirs in the
     transcript. answered: the model's last message, while it has no call left to run and nothing has followed it.
     armed: something may have changed since the declared checks last passed.
     files: whether a snapshot holds the workspace's files: none since the run began or a process opened the session
     (`unknown`), one does (`kept`), one did before effects that came since (`changed`).
-    place: answers and failed attempts recorded so far. seen: path -> SHA-256 of what the model last saw of it.
+    place: answers, summaries and failed attempts recorded so far.
+    seen: path -> SHA-256 of what the model last saw of it.
     """
 
     transcript: list[Message] = []
@@ -58,6 +57,7 @@ class State(msgspec.Struct, omit_defaults=True):
     streaks: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_PERIOD)
     told: bool = False
     files: Literal["unknown", "kept", "changed"] = "unknown"
+    fill: Fill = msgspec.field(default_factory=Fill)
 
     def apply(self, event: ev.Event) -> None:
         """Fold one event in. Transient and unknown events change nothing."""
@@ -78,9 +78,10 @@ class State(msgspec.Struct, omit_defaults=True):
                 self._tool_finished(event)
             case ev.ModelFailed():
                 self._model_failed(event)
+            case ev.ContextCompacted() | ev.CompactRequested():
+                self._compacted(event)
             case ev.ModelSwitched():
-                if self.run is not None and not event.request_id:
-                    self.run.model = event.new
+                self._switched(event)
             case ev.CallChanged():
                 entry = self.open_call(event.call_id)
                 entry.call, entry.hooks = msgspec.structs.replace(entry.call, arguments=event.arguments), "changed"
@@ -102,11 +103,13 @@ class State(msgspec.Struct, omit_defaults=True):
                 if self.run is not None:
                     self.run.clock = event
             case ev.CheckFinished():
-                self._checked(event)
+                self.checks.append(event)
             case ev.WorkspaceSnapshot():
                 self.files = "kept"
             case ev.RunStarted():
                 self._run_started(event)
+            case ev.RunResumed():
+                self._run_resumed(event)
             case ev.RunFinished():
                 self._run_finished(event)
             case ev.SessionCreated():
@@ -122,7 +125,7 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
         if event.source == "start":
-            self.transcript.append(event.message)
+            self._say(event.message)
             self.ids.update(call.id for call in event.message.calls)
             return
         self.queue.append(Queued(event.message_id, event.source, event.message))
@@ -144,8 +147,15 @@ class State(msgspec.Struct, omit_defaults=True):
             for item in self.queue
         ]
 
+    def _say(self, *messages: Message) -> None:
+        self.transcript.extend(messages)
+        self.fill.tokens += sum(map(estimate, messages))
+
     def _requested(self, event: ev.ModelRequested) -> None:
-        self.transcript.extend(self.outgoing(event.carries))
+        if event.because == "compact" or self.fill.is_summary(event.request_id):
+            self.fill.asked(event)
+            return
+        self._say(*self.outgoing(event.carries))
         self.turn, self.joined, self.answered = [], 0, None
         if carried := set(event.carries):
             if any(item.source in PEOPLE for item in self.queue if item.message_id in carried):
@@ -175,6 +185,7 @@ class State(msgspec.Struct, omit_defaults=True):
         self.request = None
         self.stop = event.stop_reason
         self.transcript.append(message)
+        self.fill.answered(event)
         self.checks = []
         calls = message.calls
         self.ids.update(call.id for call in calls)
@@ -194,8 +205,28 @@ class State(msgspec.Struct, omit_defaults=True):
             else:
                 run.continuations += 1
 
+    def _switched(self, event: ev.ModelSwitched) -> None:
+        self.fill.window = 0
+        if self.run is not None and not event.request_id:
+            self.run.model = event.new
+
+    def _compacted(self, event: ev.ContextCompacted | ev.CompactRequested) -> None:
+        if isinstance(event, ev.CompactRequested):
+            self.fill.focus = event.focus
+            return
+        self.place += 1
+        self.transcript = [event.message, *self.transcript[event.replaced :]]
+        self.ids = self._ids()
+        self.fill = self.fill.compacted(event)
+        if self.run is not None and self.run.active:
+            self._spend(self.run, event.usage, event.cost)
+
+    def _ids(self) -> set[str]:
+        return {call.id for message in self.transcript for call in message.calls}
+
     def _model_failed(self, event: ev.ModelFailed) -> None:
         self.place += 1
+        self.fill.failed(event)
         if (run := self.run) is None:
             return
         self._spend(run, event.usage, 0.0 if event.cost is None and not event.usage.total else event.cost)
@@ -257,14 +288,14 @@ class State(msgspec.Struct, omit_defaults=True):
         self.pending -= 1
         entry.result = ToolResult(event.call_id, event.name, event.content, event.outcome, event.is_error)
         if self.run is not None:
-            self.run.results += _size(event.content)
+            self.run.results += size_of_content(event.content)
         if event.fatal and self.run is not None:
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
             self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
         for file in files_in(event.details):
             path, digest = file.get("path"), file.get("sha256")
             if isinstance(path, str) and isinstance(digest, str):
-                self.seen[path] = digest
+                remember(self.seen, path, digest)
         self._join()
         if not self.pending:
             self._note_repetition()
@@ -275,19 +306,11 @@ class State(msgspec.Struct, omit_defaults=True):
             result = self.turn[self.joined].result
             if result is None or result.outcome in ("interrupted", "not_started"):
                 return
-            self.transcript.append(tool_message(result))
+            self._say(tool_message(result))
             self.joined += 1
 
     def _note_repetition(self) -> None:
-        said = [(entry.call.name, entry.call.arguments, entry.result and entry.result.content) for entry in self.turn]
-        mark = blake2b(_SORTED.encode(said), digest_size=8).hexdigest()
-        if mark in self.turns:
-            for period in range(1, MAX_PERIOD + 1):
-                same = len(self.turns) >= period and self.turns[-period] == mark
-                self.streaks[period - 1] = self.streaks[period - 1] + 1 if same else 0
-        else:
-            self.streaks = [0] * MAX_PERIOD
-        self.turns = [*self.turns[1 - MAX_PERIOD :], mark]
+        self.turns, self.streaks = noted(self.turns, self.streaks, self.turn)
         if self.told and self.repeats() < 2:
             self.told = False
 
@@ -296,14 +319,12 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def repeats(self) -> int:
         """How often the latest pattern of turns (1 to `MAX_PERIOD` long) has now been seen in a row."""
-        return max(1 + streak // period for period, streak in enumerate(self.streaks, 1))
+        return longest(self.streaks)
 
     # -- checks, runs, sessions ------------------------------------------------------------------------
 
-    def _checked(self, event: ev.CheckFinished) -> None:
-        self.checks.append(event)
-
     def _cancelled(self, event: ev.CancelRequested) -> None:
+        self.fill.give_up()
         if self.run is not None and self.run.active:
             self.run.cancel_reason = event.reason or event.by
             if event.after_turn:
@@ -312,7 +333,8 @@ class State(msgspec.Struct, omit_defaults=True):
                 self.run.cancelled = True
 
     def _run_started(self, event: ev.RunStarted) -> None:
-        self.transcript.extend(self.outgoing(()))
+        self._say(*self.outgoing(()))
+        self.fill.full, self.fill.rescued = False, 0
         self.turn, self.pending, self.joined, self.answered = [], 0, 0, None
         self.run = RunState(event.run_id, event)
         self.files = "unknown"
@@ -322,9 +344,14 @@ class State(msgspec.Struct, omit_defaults=True):
         self.checks = []
         self._forget_repetition()
 
+    def _run_resumed(self, event: ev.RunResumed) -> None:
+        if self.run is not None:
+            changed = {name: getattr(event, name) for name in ev.CONDITIONS}
+            self.run.started = msgspec.structs.replace(self.run.started, **changed)
+
     def _run_finished(self, event: ev.RunFinished) -> None:
         self.finished = event
-        self.request = None
+        self.request = self.fill.open = None
         if self.run is not None:
             self.run.active = False
         if event.status == "completed" and self.checks and all(check.passed for check in self.checks):
@@ -348,34 +375,24 @@ class State(msgspec.Struct, omit_defaults=True):
     # -- snapshots -------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """The state as JSON, without transcript and ids."""
-        return _PLAIN.encode(msgspec.structs.replace(self, transcript=[], ids=set()))
+        """The state as JSON. The ids follow from the rest."""
+        return _PLAIN.encode(msgspec.structs.replace(self, ids=set()))
 
     def _restore(self, event: ev.SessionSnapshot) -> None:
+        """Who the session is stands in its header: a copy has another name and the same snapshots. One that is not
+        whole says nothing of what was said, which was folded before it."""
         saved = _STATES.decode(event.state)
+        mine = ["session_id", "workspace"] if self.session_id else []
+        kept = ["ids", *mine, *([] if event.whole else ["transcript"])]
         for name in self.__struct_fields__:
-            if name not in ("transcript", "ids"):
+            if name not in kept:
                 setattr(self, name, getattr(saved, name))
+        if event.whole:
+            self.ids = self._ids()
 
 
-def _size(content: str | tuple[Text | Image, ...]) -> int:
-    """Characters of a result, those of its pictures in base64 too."""
-    if isinstance(content, str):
-        return len(content)
-    return sum(len(part.data if isinstance(part, Image) else part.text) for part in content)
-
-
-_SORTED = msgspec.json.Encoder(order="sorted")
 _PLAIN = msgspec.json.Encoder()
 _STATES = msgspec.json.Decoder(State)
-
-
-def files_in(details: Any) -> list[dict[str, Any]]:
-    """The files that a result's details are about: itself, or each of its `files`. Details may be anything."""
-    if not isinstance(details, dict):
-        return []
-    files = details.get("files")
-    return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
 
 
 def fold(events: Any) -> State:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from latchstep.errors import ToolError
 
+LONGEST_ERROR = 100_000
+"""Characters of an exception's own words that are passed on."""
 NO_OUTPUT = "(no output)"
 
 
@@ -16,6 +18,8 @@ def of_error(error: BaseException) -> str:
         said = str(error)
     except Exception:
         said = "(it cannot say why)"
+    if len(said) > LONGEST_ERROR:
+        said = f"{said[:LONGEST_ERROR]} [… {len(said) - LONGEST_ERROR} characters left out …]"
     if isinstance(error, ToolError) and said.strip():
         return said  # meant for the model as it stands
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
@@ -40,11 +44,26 @@ def interrupted(why: str, captured: str = "") -> str:
     return f"{text}\nOutput until then:\n{captured}" if captured else text
 
 
-def lost() -> str:
-    """For a call in flight when the process died."""
+STILL_RUNNING = "It did not stop when told to and may still be running."
+"""Of a call that was stopped, and left behind."""
+
+LOOKED = " (they were looked for, and that could not tell)"
+DECLINED = " (whether to run it again was asked, and declined)"
+
+
+def lost(more: str = "") -> str:
+    """For a call in flight when the process died. more: what was tried to find out, `LOOKED` or `DECLINED`."""
     return (
         "Interrupted: the agent's process died while this call was running. Its outcome was not recorded and its "
-        "effects are unknown; it was not run again. Check what it did before you repeat it."
+        f"effects are unknown{more}; it was not run again. Check what it did before you repeat it."
+    )
+
+
+def run_again() -> str:
+    """The reason of a question: a person decides what nobody can know."""
+    return (
+        "The process died while this call was running, and whether it took effect is not known. "
+        "Yes runs it again, which may do the same thing twice; no tells the model that it is unknown."
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from latchstep.core.event import Event, stamp
+from latchstep.core.state import State
 from latchstep.errors import JournalPoisoned
 
 
@@ -112,6 +113,20 @@ class MemoryJournal:
 
     def close(self) -> None:
         self._closed = True
+
+
+def restored(journal: Journal) -> State:
+    """The state of the session: its header, which says who it is, and a fold over what is live."""
+    state = State()
+    live = journal.live()
+    if (first := next(live, None)) is None:
+        return state
+    if first.seq and (header := next(journal.read(), None)) is not None:
+        state.apply(header)
+    state.apply(first)
+    for event in live:
+        state.apply(event)
+    return state
 
 
 def new_session_id(now: float, token: Callable[[int], str] = secrets.token_hex) -> str:

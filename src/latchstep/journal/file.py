@@ -330,6 +330,16 @@ def _take_lock(disk: Disk, directory: Path) -> int:
     return handle
 
 
+def is_written(directory: Path) -> bool:
+    """Whether whoever took the session's lock last is alive. Asks nobody for the lock: that could refuse a writer."""
+    try:
+        pid = int((directory / LOCK).read_bytes()[:MAX_HOLDER].removeprefix(b"pid ").partition(b":")[0])
+        os.kill(pid, 0)
+    except (OSError, ValueError) as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
 def _set_aside(disk: Disk, directory: Path, handle: int, cursor: Cursor) -> Torn:
     """Copy what lies behind the cursor to a file of its own, durably, and cut it off."""
     names = set(disk.names(directory))

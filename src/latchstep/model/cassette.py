@@ -7,18 +7,29 @@ a diff of what was sent then and now: a session recorded once is a regression te
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
 from latchstep.core.chunk import Chunk, Completed, Delta, Failed, Switched
-from latchstep.core.event import Event, MessageCompleted, ModelFailed, ModelRequested, ModelSwitched, RunStarted
+from latchstep.core.event import (
+    ContextCompacted,
+    Event,
+    MessageCompleted,
+    ModelFailed,
+    ModelRequested,
+    ModelSwitched,
+    RunStarted,
+)
 from latchstep.core.message import Message, Text, Thinking
 from latchstep.core.project import Projection
 from latchstep.core.state import State
 from latchstep.errors import DefinitionError, ModelError
 
 from .base import Request
+
+Answered = MessageCompleted | ModelFailed | ContextCompacted
+"""What stands on record for one answer."""
 
 _KINDS = {"MODEL_PROTOCOL_ERROR": "protocol", "CONTEXT_FULL": "context_overflow", "FILTERED": "filtered"}
 
@@ -29,7 +40,7 @@ class Cassette:
     def __init__(self, events: Iterable[Event], *, strict: bool = True) -> None:
         self._events = list(events)
         self._strict = strict
-        self._answers = [e for e in self._events if isinstance(e, MessageCompleted | ModelFailed)]
+        self._answers = [e for e in self._events if isinstance(e, Answered)]
         self._requests, self._switches = _leading(self._events)
         started = next((e for e in self._events if isinstance(e, RunStarted)), None)
         if started is None:
@@ -51,36 +62,14 @@ class Cassette:
             for chunk in self._switched(place):
                 yield chunk
             answer = self._answer(place)
-        if isinstance(answer, ModelFailed):
-            if answer.stop_reason is not None:  # an answer came, and was empty
-                yield Completed(
-                    blocks=(),
-                    stop_reason=answer.stop_reason,
-                    raw_stop_reason=answer.raw_stop_reason,
-                    usage=answer.usage,
-                    cost=answer.cost,
-                )
-                return
-            kind = _KINDS.get(answer.kind, answer.kind.removeprefix("MODEL_").lower())
-            raise ModelError(kind, answer.message, usage=answer.usage, cost=answer.cost)  # type: ignore[arg-type]
-        for block in answer.message.blocks:
-            if isinstance(block, Text | Thinking):
-                yield Delta("text" if isinstance(block, Text) else "thinking", block.text)
-        yield Completed(
-            blocks=answer.message.blocks,
-            stop_reason=answer.stop_reason,
-            raw_stop_reason=answer.raw_stop_reason,
-            usage=answer.usage,
-            cost=answer.cost,
-            response_id=answer.message.id.removeprefix("message-"),
-            origin=answer.message.origin,
-        )
+        for piece in chunks_of(answer):
+            yield piece
 
     def _switched(self, place: int) -> list[Switched]:
         found = self._switches[place] if place < len(self._switches) else []
         return [Switched(old=event.old, new=event.new, why=event.why) for event in found]
 
-    def _answer(self, place: int) -> MessageCompleted | ModelFailed:
+    def _answer(self, place: int) -> Answered:
         if place < len(self._answers):
             return self._answers[place]
         raise ModelError(
@@ -100,6 +89,41 @@ class Cassette:
         return f"{request.request_id} is not the request that was recorded:\n{text}"
 
 
+def chunks_of(answer: Answered) -> Iterator[Chunk]:
+    """What a model says for this to be recorded. Raises ModelError where it gave up."""
+    if isinstance(answer, ModelFailed):
+        if answer.stop_reason is None:
+            kind = _KINDS.get(answer.kind, answer.kind.removeprefix("MODEL_").lower())
+            raise ModelError(kind, answer.message, usage=answer.usage, cost=answer.cost)  # type: ignore[arg-type]
+        yield Completed(  # an answer came, and was empty
+            blocks=(),
+            stop_reason=answer.stop_reason,
+            raw_stop_reason=answer.raw_stop_reason,
+            usage=answer.usage,
+            cost=answer.cost,
+        )
+        return
+    if isinstance(answer, ContextCompacted):
+        summary = answer.message.blocks[-1]
+        yield Completed(
+            blocks=(summary,), stop_reason="stop", usage=answer.usage, cost=answer.cost, origin=answer.model
+        )
+        return
+    for block in answer.message.blocks:
+        if isinstance(block, Text | Thinking):
+            yield Delta("text" if isinstance(block, Text) else "thinking", block.text)
+    yield Completed(
+        blocks=answer.message.blocks,
+        stop_reason=answer.stop_reason,
+        raw_stop_reason=answer.raw_stop_reason,
+        usage=answer.usage,
+        cost=answer.cost,
+        response_id=answer.message.id.removeprefix("message-"),
+        origin=answer.message.origin,
+        window=answer.window,
+    )
+
+
 def _leading(events: list[Event]) -> tuple[list[ModelRequested], list[list[ModelSwitched]]]:
     """For each answer, the request it answered, and the switches within it that came before."""
     requests: list[ModelRequested] = []
@@ -110,7 +134,7 @@ def _leading(events: list[Event]) -> tuple[list[ModelRequested], list[list[Model
             latest = event
         elif isinstance(event, ModelSwitched) and event.request_id:
             switches[-1].append(event)
-        elif isinstance(event, MessageCompleted | ModelFailed):
+        elif isinstance(event, Answered):
             assert latest is not None
             requests.append(latest)
             switches.append([])

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 import msgspec
 
@@ -18,7 +19,8 @@ from latchstep.errors import DefinitionError
 from latchstep.model.base import OutputSpec
 
 MAX_CACHED = 1_024
-"""Histories whose encoded form is kept for the next request, the latest ones, up to `MAX_CACHED_BYTES` in all."""
+"""Histories whose encoded form is kept for the next request, the latest ones, up to `MAX_CACHED_BYTES` in all.
+One that nobody holds any more, as after a compaction, is let go."""
 
 MAX_CACHED_BYTES = 64 * 1024 * 1024
 
@@ -38,7 +40,7 @@ class Encoded:
 
     __slots__ = ("base", "count", "ids", "last", "pieces", "size")
 
-    def __init__(self, base: object) -> None:
+    def __init__(self, base: Callable[[], object]) -> None:
         self.base = base
         self.count = 0  # messages behind `pieces`
         self.last: Message | None = None
@@ -74,15 +76,25 @@ class History:
     def _recall(self, messages: Sequence[Message]) -> Encoded:
         base = getattr(messages, "base", None)
         if base is None:
-            return Encoded(None)
+            return Encoded(lambda: None)
         kept = self._kept.pop(id(base), None)
         if kept is not None and not _continues(kept, messages):
             self._kept_bytes -= kept.size
             kept = None
-        kept = self._kept[id(base)] = kept or Encoded(base)  # now the latest
+        key = id(base)
+        if kept is None:
+            try:
+                kept = Encoded(ref(base, lambda _: self._let_go(key)))
+            except TypeError:  # somebody's own list
+                kept = Encoded(lambda: base)
+        self._kept[key] = kept  # now the latest
         while len(self._kept) > 1 and (len(self._kept) > MAX_CACHED or self._kept_bytes > MAX_CACHED_BYTES):
-            self._kept_bytes -= self._kept.pop(next(iter(self._kept))).size
+            self._let_go(next(iter(self._kept)))
         return kept
+
+    def _let_go(self, key: int) -> None:
+        if (kept := self._kept.pop(key, None)) is not None:
+            self._kept_bytes -= kept.size
 
     def _keep(self, kept: Encoded, exchange: list[Message], count: int) -> None:
         pieces, ids = self._encode(exchange, kept.ids, kept.count)
@@ -91,12 +103,12 @@ class History:
         kept.ids |= ids
         kept.size += size
         kept.count, kept.last = count, exchange[-1]
-        if kept.base is not None:
+        if kept.base() is not None:
             self._kept_bytes += size
 
 
 def _continues(kept: Encoded, messages: Sequence[Message]) -> bool:
-    if kept.base is not getattr(messages, "base", None) or kept.count > len(messages):
+    if kept.base() is not getattr(messages, "base", None) or kept.count > len(messages):
         return False
     return kept.count == 0 or messages[kept.count - 1] is kept.last
 

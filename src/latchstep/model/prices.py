@@ -1,4 +1,4 @@
-"""What an answer cost, from the price table of `genai-prices`, as a wrapper around any model.
+"""What an answer cost and how much its model takes, from the table of `genai-prices`, as a wrapper around any model.
 
 Rule: what the provider itself says wins, and what is not known is None, never zero. The table is loaded after the
 first answer, off the event loop, as it takes 0.2 CPU-seconds.
@@ -37,27 +37,25 @@ class Priced:
         return getattr(self.inner, "native_output", False)
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
-        """As the inner model, with a cost on its `Completed`, or on the ModelError of an attempt that was counted."""
+        """As the inner model, with cost and window on its `Completed`; a cost on the ModelError of what was counted."""
         try:
             async with answering(self.inner, request) as chunks:
                 async for chunk in chunks:
                     if isinstance(chunk, Completed) and chunk.cost is None and chunk.usage.total:
                         names = (chunk.model, self._known_as)
-                        cost = await asyncio.to_thread(price, names, self._url, chunk.usage)
-                        yield msgspec.structs.replace(chunk, cost=cost)
+                        cost, window = await asyncio.to_thread(look_up, names, self._url, chunk.usage)
+                        yield msgspec.structs.replace(chunk, cost=cost, window=chunk.window or window)
                     else:
                         yield chunk
         except ModelError as error:
             if error.cost is None and error.usage is not None and error.usage.total:
-                error.cost = await asyncio.to_thread(price, (self._known_as,), self._url, error.usage)
+                error.cost, _ = await asyncio.to_thread(look_up, (self._known_as,), self._url, error.usage)
             raise
 
 
-def price(names: tuple[str, ...], url: str, usage: Usage) -> float | None:
-    """US dollars for these tokens, None where no such model is known at this URL. The first name that is known counts.
-
-    A zero counts as unknown. Imports `genai_prices` and pydantic.
-    """
+def look_up(names: tuple[str, ...], url: str, usage: Usage) -> tuple[float | None, int]:
+    """(US dollars for these tokens, None where no such model is known at this URL; tokens the model takes, 0 where
+    that is unknown). The first name that is known counts, and a price of zero is unknown. Imports `genai_prices`."""
     for name in names:
         try:
             import genai_prices
@@ -68,10 +66,11 @@ def price(names: tuple[str, ...], url: str, usage: Usage) -> float | None:
                 cache_write_tokens=usage.cache_write,
                 output_tokens=usage.output,
             )
-            return float(genai_prices.calc_price(tokens, name, provider_api_url=url).total_price) or None
+            found = genai_prices.calc_price(tokens, name, provider_api_url=url)
+            return float(found.total_price) or None, found.model.context_window or 0
         except Exception:  # not known, counts that contradict each other, a broken package: the answer stays good
             continue
-    return None
+    return None, 0
 
 
 def priced(model: Model, known_as: str, url: str) -> Model:

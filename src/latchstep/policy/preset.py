@@ -1,40 +1,37 @@
-"""The modes of the terminal agent: which calls run, which are asked about, which are refused.
-
-Pure. A command is allowed only as the exact string that was allowed; anything cleverer needs a parser of
-shell, and a prefix is never one.
-"""
+"""The modes of the terminal agent over its rules: which calls run, which are asked about, which are refused. Pure."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from latchstep.core.message import ToolCall
 from latchstep.core.rules import RUN, Traits, Verdict
 from latchstep.errors import DefinitionError
 
-Mode = Literal["ask", "plan", "edits", "auto", "unconfined"]
+from .gate import Decision, decide
+from .rule import EDITING, SHELLS, Rule
 
-EDITING = frozenset({"write", "edit"})
-"""The tools that mode `edits` lets run."""
+Mode = Literal["ask", "plan", "edits", "auto", "unconfined"]
 
 MAX_REMEDY = 200
 """Characters of a command that a refusal repeats as what could have been allowed."""
 
 
 def preset(
-    mode: Mode, allow: Collection[str] = (), *, asks: bool = True, sandboxed: bool = False
+    mode: Mode, rules: Sequence[Rule] = (), *, asks: bool = True, sandboxed: bool = False, root: str = ""
 ) -> Callable[[ToolCall, Traits], Verdict]:
     """The policy of a mode.
 
-    plan: read only. ask: writes and commands are asked about. edits: file edits run, commands are asked
-    about. auto: everything runs, in a sandbox. unconfined: everything runs. allow: commands that run in any mode
-    but `plan`, as exact strings.
-    asks: False where nobody can be asked: a question becomes a refusal that says what would have allowed it.
-    sandboxed: whether commands are confined by mechanism.
+    plan: read only. ask: writes and commands are asked about, but for commands that only read. edits: file edits run
+    too. auto: everything runs, in a sandbox. unconfined: everything runs. A rule that denies holds in every mode, one
+    that asks in all but `unconfined`, one that allows in all but `plan`.
 
-    Raises DefinitionError for an unknown mode, and for `auto` where there is no sandbox: then nothing runs unasked.
+    rules: read at each call, so that one granted meanwhile holds. asks: False where nobody can be asked: a question
+    becomes a refusal that says what would have allowed it. root: the workspace.
+
+    Raises DefinitionError for an unknown mode, and for `auto` without a sandbox.
     """
     if mode not in get_args(Mode):
         raise DefinitionError(f"there is no mode {mode!r}; modes are {', '.join(get_args(Mode))}")
@@ -43,30 +40,47 @@ def preset(
             "mode 'auto' runs commands unasked inside a sandbox, and none works here (latchstep doctor says why); "
             "use 'ask' with --allow CMD, or 'unconfined' on a machine you can lose"
         )
-    allowed = frozenset(allow)
 
     def policy(call: ToolCall, traits: Traits) -> Verdict:
-        if traits.effect == "read" or mode in ("auto", "unconfined"):
+        if not rules and (traits.effect == "read" or mode == "unconfined"):
             return RUN
-        if mode == "plan":
+        decision = decide(rules, call, root)
+        if decision.says == "deny":
+            return Verdict("refuse", f"a rule forbids it: {decision.rule}", decision.rule)
+        if mode == "unconfined":
+            return RUN
+        if mode == "plan" and traits.effect != "read":
             return Verdict("refuse", "mode 'plan' only reads; --mode ask or edits would allow changes", "mode plan")
-        if call.name in EDITING:
-            return RUN if mode == "edits" else _question(call, mode, "--mode edits", asks)
-        command = call.arguments.get("command")
-        if isinstance(command, str) and command in allowed:
+        if decision.says == "allow":
+            return Verdict("run", "", decision.rule)
+        if decision.says == "open" and (traits.effect == "read" or _by_mode(mode, call, decision, rules)):
             return RUN
-        return _question(call, mode, _remedy(command), asks)
+        return _question(call, mode, decision, asks)
 
     return policy
 
 
-def _remedy(command: object) -> str:
-    if not isinstance(command, str):
+def _by_mode(mode: Mode, call: ToolCall, decision: Decision, rules: Sequence[Rule]) -> bool:
+    """The mode lets it run. In `auto` not where it is unclear whether a rule that asks or denies speaks of it."""
+    if mode == "auto":
+        return not (decision.unclear and any(rule.says != "allow" for rule in rules))
+    return mode == "edits" and call.name in EDITING
+
+
+def _question(call: ToolCall, mode: Mode, decision: Decision, asks: bool) -> Verdict:
+    why = f"a rule asks about it: {decision.rule}" if decision.says == "ask" else decision.reason
+    if asks:
+        plain = decision.says == "open" and call.name not in SHELLS  # then the call itself says all there is to say
+        return Verdict("ask", "" if plain else why, decision.rule)
+    return Verdict(
+        "refuse", f"nobody can be asked here, and {why}; {_remedy(call)} would have allowed it", f"mode {mode}"
+    )
+
+
+def _remedy(call: ToolCall) -> str:
+    command = call.arguments.get("command")
+    if call.name in EDITING:
+        return "--mode edits"
+    if call.name not in SHELLS or not isinstance(command, str):
         return "--mode unconfined"
     return f"--allow {shlex.quote(command)}" if len(command) <= MAX_REMEDY else "--allow with exactly this command"
-
-
-def _question(call: ToolCall, mode: Mode, remedy: str, asks: bool) -> Verdict:
-    if asks:
-        return Verdict("ask", f"{call.name} changes things")
-    return Verdict("refuse", f"nobody can be asked here; {remedy} would have allowed it", f"mode {mode}")

@@ -27,7 +27,8 @@ class Agent:
     output: the type of `RunResult.output`: a msgspec.Struct, dataclass, TypedDict, pydantic model or any other type a
     tool's parameter may have. The model's answer is validated strictly and sent back up to `max_corrections` times.
     limits: see `Limits`. policy(call, traits) -> Verdict: by default every declared tool may run.
-    approve(question): asked where the policy says `ask`; True or "allow" lets the call run. May be async.
+    summarizer: the model that sums up what does not fit into the context any more; by default the same.
+    approve(question): asked where the policy says `ask`; True, "allow" or a Verdict `run` lets it run. May be async.
     checks: commands that must pass before a run with changes is `completed`; they run in `workspace`.
     journal: where runs are recorded instead of memory. on_doubt: what becomes of a call in flight at a crash
     (`report`, `ask`, `fail`). deps: handed to tools as `Context.deps`.
@@ -43,6 +44,7 @@ class Agent:
         limits: Limits | None = None,
         policy: Policy | None = None,
         approve: Callable[..., Any] | None = None,
+        summarizer: Any = None,
         checks: Sequence[str] = (),
         workspace: str | Path | None = None,
         journal: Journal | None = None,
@@ -53,7 +55,15 @@ class Agent:
             raise DefinitionError("checks run in the workspace: give Agent(workspace=...) too")
         check = checker(Path(workspace)) if workspace is not None else None
         self._kit = build_kit(
-            model, tools, system, output=output, workspace=workspace, check=check, approve=approve, deps=deps
+            model,
+            tools,
+            system,
+            output=output,
+            workspace=workspace,
+            check=check,
+            approve=approve,
+            summarizer=summarizer,
+            deps=deps,
         )
         self._rules = build_rules(self._kit, limits=limits, policy=policy, checks=checks, on_doubt=on_doubt)
         self._journal = journal

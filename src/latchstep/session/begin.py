@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,8 @@ def beginning(
     start: Sequence[Message],
     first_request: int,
 ) -> list[ev.Event]:
-    """On an unfinished run, the prompt joins it. `start` are messages said before, recorded as they are."""
+    """On an unfinished run, the prompt joins it, and what it works under is recorded where that has changed. `start`
+    are messages said before, recorded as they are."""
     unfinished = state.run is not None and state.run.active
     events: list[ev.Event] = [
         ev.MessageAccepted(message_id=f"start-{number:03d}", source="start", message=message)
@@ -37,18 +39,23 @@ def beginning(
         source: ev.Source = "steer" if unfinished else "prompt"
         message_id = f"{source}-{new_id()}"
         events.append(ev.MessageAccepted(message_id=message_id, source=source, message=user(prompt, message_id)))
-    if not unfinished:
-        events.append(
-            ev.RunStarted(
-                run_id=f"run-{new_id()}",
-                model=kit.model.name,
-                limits=msgspec.to_builtins(rules.limits),
-                checks=rules.checks,
-                system=journal.put_blob(kit.system.encode()),
-                tools=journal.put_blob(kit.specs_json),
-                first_request=first_request,
-                head=kit.head,
-                setup=kit.setup,
-            )
-        )
+    conditions: dict[str, Any] = {
+        "limits": msgspec.to_builtins(rules.limits),
+        "rules": rules.chosen(),
+        "checks": rules.checks,
+        "system": journal.put_blob(kit.system.encode()),
+        "tools": journal.put_blob(kit.specs_json),
+        "head": kit.head,
+        "setup": kit.setup,
+    }
+    if state.run is None or not state.run.active:
+        run_id, model = f"run-{new_id()}", kit.model.name
+        events.append(ev.RunStarted(run_id=run_id, model=model, first_request=first_request, **conditions))
+    elif _plain(conditions) != _plain({name: getattr(state.run.started, name) for name in conditions}):
+        events.append(ev.RunResumed(**conditions))
     return events + chosen(state, kit.model.name)
+
+
+def _plain(conditions: dict[str, Any]) -> bytes:
+    """As it is recorded, so that a tuple is the list it comes back as."""
+    return msgspec.json.encode(conditions, order="sorted")

@@ -61,6 +61,7 @@ def build_kit(  # one argument a part: this is where they meet
     workspace: str | Path | None = None,
     check: Checker | None = None,
     approve: Callable[..., Any] | None = None,
+    summarizer: Any = None,
     deps: Any = None,
     **more: Any,
 ) -> Kit:
@@ -84,6 +85,7 @@ def build_kit(  # one argument a part: this is where they meet
         workspace=Path(workspace) if workspace is not None else None,
         check=check or no_checks,
         approve=approve,
+        summarizer=resolve_model(summarizer) if summarizer is not None else None,
         deps=deps,
         **more,
     )
@@ -134,6 +136,7 @@ def build_rules(
         on_stale_approval=on_stale_approval,
         questions=questions,
         strict_protocol=strict_protocol,
+        overhead=(len(kit.system.encode()) + len(kit.specs_json)) // 4,
     )
 
 

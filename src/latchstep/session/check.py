@@ -5,6 +5,7 @@ The person who starts the run declares them, so nobody is asked about them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,16 @@ SHOWN = 8_000
 """Bytes of a check's output that are recorded and go back to the model, half from each end."""
 
 
-def checker(root: Path, spawner: Spawner | None = None, masker: Masker | None = None) -> Checker:
-    """Runs commands in `root` by this spawner, or each by one of its own that ends with it. masker: see `Capture`."""
+def checker(
+    root: Path,
+    spawner: Spawner | None = None,
+    masker: Masker | None = None,
+    refuse_gone: Callable[[], None] = lambda: None,
+) -> Checker:
+    """Runs commands in `root` by this spawner, or each by one of its own that ends with it. masker: see `Capture`.
+
+    refuse_gone: raises ToolError where `root` is no longer the folder it was.
+    """
 
     async def check(command: str) -> tuple[int | None, str]:
         from latchstep.errors import ToolError
@@ -31,6 +40,7 @@ def checker(root: Path, spawner: Spawner | None = None, masker: Masker | None = 
 
         own = spawner or Spawner()
         try:
+            refuse_gone()
             ended = await own.run(command, cwd=root, timeout=MAX_SECONDS, capture=Capture(masker=masker))
         except (ToolError, ValueError) as error:
             return None, str(error)

@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 
 def _never_written(root: Path, directory: Path | None) -> list[Path]:
-    """What file tools leave alone beside `.git`: what makes git run programs, and the stores."""
+    """What no file tool writes: what makes git run programs, the sessions, and what was granted, trusted and entrusted,
+    which lies beside them."""
     from latchstep.tool.gitguard import guards_of
 
-    stores = [directory.parent, directory.parent.parent / "snapshots"] if directory is not None else []
-    return [*stores, *map(Path, guards_of(str(root.resolve())).readonly)]
+    guarded = [Path(path) for path in guards_of(str(root.resolve())).readonly]
+    if directory is None:
+        return guarded
+    home = directory.parent.parent
+    names = ("sessions", "snapshots", "grants", "trust.json", "keys")
+    return [*guarded, directory.parent, *(home / name for name in names)]
 
 
 def _shadow(root: Path, directory: Path | None) -> Shadow | None:
@@ -54,7 +59,7 @@ def coding_kit(
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-    workspace = Workspace(root, protected=_never_written(root, directory))
+    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
     """
@@ -87,14 +92,15 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker)),
+        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker, workspace.refuse_gone)),
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
-        check=checker(workspace.root, spawner, masker),
+        check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
         approve=approve,
         setup=setup or {},
         masker=masker,
         on_open=on_open,
+        on_stop=spawner.kill_all,
         on_close=on_close,
         snapshot=shadow.take if shadow is not None else None,
     )

@@ -7,8 +7,11 @@ is left behind and named. How a member ended is decided here, not by what it ret
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal
+
+_log = logging.getLogger("latchstep")
 
 How = Literal["done", "timed_out", "interrupted"]
 
@@ -87,6 +90,18 @@ class Crew:
             await self._rung()
         self._members.clear()
 
+    async def to_the_end(self, work: Awaitable[None]) -> None:
+        """Wait for work that bounds itself and ends what is left, interrupted or not. What it raises is logged."""
+        ending = asyncio.ensure_future(work)
+        while not ending.done():
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError:
+                if not self._absorb():
+                    raise
+        if not ending.cancelled() and (error := ending.exception()) is not None:
+            _log.error("what a stopped run left running could not be ended", exc_info=error)
+
     async def _rung(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
         try:
@@ -157,7 +172,8 @@ class Crew:
         assert member.task is not None
         assert member.work is not None
         member.how = how
-        member.task.cancel()
+        if not member.task.cancelling():  # by a loop that shuts down: a second cancel says that it is left behind
+            member.task.cancel()
         if not member.started:  # its task will never reach the work
             member.work.close()
             member.ended = True

@@ -34,21 +34,24 @@ async def no_checks(command: str) -> tuple[int | None, str]:
 class Kit:
     """Everything a run uses and no event decides. Stable over a session: its prompt digest is recorded.
 
+    summarizer: the model that sums up what does not fit any more, None for the session's own.
     output: the type of the runs' output, None where any text will do. A model that cannot hold its answer to a schema
     is offered a tool for it; the digest is the same either way, so that any recording can be played back.
     coroutines: names of the tools whose function is `async def`.
     masker: takes secrets out of what tools and checks say, before it is recorded; None where all of it may stand.
     on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
+    on_stop(): ends what earlier calls left running, when a run is stopped from outside. Bounded by itself.
     on_close(): ends what belongs to the session, such as its spawner.
     snapshot(stop): keeps the workspace's files; None where they are not kept.
     """
 
     model: Model
     tools: Mapping[str, Tool]
-    render: Callable[[Any], Output]
+    render: Callable[[Any, Callable[[str], str]], Output]
     system: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     check: Checker = no_checks
+    summarizer: Model | None = None
     workspace: Path | None = None
     deps: Any = None
     output: OutputType | None = None
@@ -57,6 +60,7 @@ class Kit:
     head: str = ""
     masker: Masker | None = None
     on_open: Callable[[dict[str, str]], None] = lambda seen: None
+    on_stop: Callable[[], Awaitable[None]] | None = None
     on_close: Callable[[], Awaitable[None]] | None = None
     snapshot: Take | None = None
     coroutines: frozenset[str] = field(init=False)

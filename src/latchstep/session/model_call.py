@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ from latchstep.core import wording
 from latchstep.core.accept import accept, dollars
 from latchstep.core.action import CallModel
 from latchstep.core.chunk import Completed, Delta, Failed, Switched
+from latchstep.core.compact import recoverable
 from latchstep.core.event import ModelDelta, ModelFailed, ModelRequested, ModelSwitched
 from latchstep.core.message import Message, Usage, clean
 from latchstep.core.state import State
@@ -38,6 +39,7 @@ async def call_model(session: Session, action: CallModel) -> None:
         because=action.because,
         carries=action.carries,
         sha256=digest,
+        repaired={kind: times for kind, times in session.projection.repaired.items() if times},
     )
     await session.emit(requested)
     session.projected = len(session.state.transcript)
@@ -58,21 +60,20 @@ async def call_model(session: Session, action: CallModel) -> None:
         options=session.kit.options,
         sha256=digest,
     )
-    session.crew.start(action.request_id, _answer(session, request), session.limits.stream_timeout)
     if session.state.files == "changed":
         session.snapshots.begin()
-    ended = await session.crew.next()
-    if ended is None or ended.how == "interrupted":
+    answer = await ask(session, session.kit.model, request)
+    if answer is None:
         return
     await session.snapshots.note(session, wait=False)
-    error = ended.error
-    if ended.how == "timed_out":
-        error = ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout)")
-    if error is not None:
-        await session.emit(_failure(session, error))
-        return
-    session.kit.forget_calls()
-    await session.emit(accept(ended.value, session.state, session.kit.model.name, session.limits.max_empty))
+    if isinstance(answer, BaseException):
+        failed = _failure(session, answer)
+        if failed.kind == "CONTEXT_FULL" and recoverable(session.state):
+            failed = msgspec.structs.replace(failed, next="compact")
+        await session.emit(failed)
+    else:
+        session.kit.forget_calls()
+        await session.emit(accept(answer, session.state, session.kit.model.name, session.limits.max_empty))
 
 
 def _unprojected(session: Session, carries: tuple[str, ...]) -> list[Message]:
@@ -80,18 +81,33 @@ def _unprojected(session: Session, carries: tuple[str, ...]) -> list[Message]:
     return [*session.state.transcript[session.projected :], *session.state.outgoing(carries)]
 
 
-async def _answer(session: Session, request: Request) -> Completed:
+async def ask(session: Session, model: Model, request: Request) -> Completed | BaseException | None:
+    """The answer to a request that is on record, or why there is none; None where the run was interrupted."""
+    session.crew.start(request.request_id, _answer(session, model, request), session.limits.stream_timeout)
+    ended = await session.crew.next()
+    if ended is None or ended.how == "interrupted":
+        return None
+    if ended.how == "timed_out":
+        return ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout)")
+    answer: Completed = ended.value
+    return ended.error or answer
+
+
+async def _answer(session: Session, model: Model, request: Request) -> Completed:
     """Drain the stream to its end; only then is its terminal event believed."""
     answer: Completed | None = None
     request_id = request.request_id
-    stream = session.kit.model.stream(request)
+    hidden = session.state.fill.is_summary(request_id)
+    stream = model.stream(request)
     try:
         async for chunk in stream:
             if not session.crew.touch(request_id):
                 break  # told to stop, and deaf to it
             if answer is not None:
                 raise ModelError("protocol", f"the model's stream went on after its answer: {type(chunk).__name__}")
-            if isinstance(chunk, Delta):
+            if isinstance(chunk, Delta) and hidden:
+                await session.hub.passed()
+            elif isinstance(chunk, Delta):
                 await session.show(
                     ModelDelta(
                         request_id=request_id,
@@ -122,7 +138,8 @@ async def _answer(session: Session, request: Request) -> Completed:
 
 async def _attempt_failed(session: Session, request: Request, chunk: Failed) -> None:
     """A wrapper discards an attempt and asks again: both are recorded."""
-    open_request = session.state.request
+    state = session.state
+    open_request = state.fill.open if state.fill.is_summary(request.request_id) else state.request
     attempt = open_request.attempt if open_request is not None else request.attempt
     failed = ModelFailed(
         request_id=request.request_id,
@@ -152,12 +169,23 @@ def chosen(state: State, name: str) -> list[ModelSwitched]:
 
 
 def _failure(session: Session, error: BaseException) -> ModelFailed:
+    said = said_of(error)
+    return msgspec.structs.replace(_give_up(session, said["kind"], said["message"]), **said)
+
+
+def said_of(error: BaseException) -> dict[str, Any]:
+    """What is recorded of a model's failure. A journal's is raised again."""
     if isinstance(error, JournalError):
         raise error
     if isinstance(error, ModelError):
-        failed = _give_up(session, RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}"), error.message)
-        return msgspec.structs.replace(failed, usage=error.usage or Usage(), cost=dollars(error.cost))
-    return _give_up(session, "MODEL_ERROR", wording.of_error(error))
+        kind = RUN_KINDS.get(error.kind, f"MODEL_{error.kind.upper()}")
+        return {
+            "kind": kind,
+            "message": clean(error.message),
+            "usage": error.usage or Usage(),
+            "cost": dollars(error.cost),
+        }
+    return {"kind": "MODEL_ERROR", "message": clean(wording.of_error(error))}
 
 
 def _give_up(session: Session, kind: str, message: str) -> ModelFailed:

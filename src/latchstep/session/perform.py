@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from latchstep.core import wording
-from latchstep.core.action import Action, Ask, CallModel, Check, Consult, Note, RunTools, Settle
+from latchstep.core.action import Action, Ask, CallModel, Check, Compact, Consult, Note, RunTools, Settle
 from latchstep.core.calls import in_doubt, result
 from latchstep.core.event import ApprovalRequested, CheckFinished, CheckStarted, Question, RunFinished
 from latchstep.core.message import clean
 from latchstep.tool.threads import invoke
 
+from .compacting import compact
 from .hooks import consult
 from .model_call import call_model
 from .tools import bounded, call_context, fingerprint, prepare, run_tools
@@ -28,6 +29,8 @@ async def perform(session: Session, action: Action) -> None:
     match action:
         case CallModel():
             await call_model(session, action)
+        case Compact():
+            await compact(session, action)
         case RunTools():
             await run_tools(session, action)
         case Note(events=(RunFinished() as ending,)):
@@ -89,7 +92,7 @@ async def settle(session: Session, action: Settle) -> None:
     elif ended.value == "not_done":
         await session.emit(result(entry, "interrupted", wording.settled(False), True))
     else:
-        await perform(session, in_doubt(entry, session.rules))
+        await perform(session, in_doubt(entry, session.rules, wording.LOOKED))
 
 
 async def check(session: Session, action: Check) -> None:

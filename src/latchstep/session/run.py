@@ -15,6 +15,7 @@ from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.message import Message, Usage, clean
 from latchstep.core.parts import OpenCall
+from latchstep.core.rules import RUN, Verdict
 from latchstep.errors import (
     FatalToolError,
     JournalError,
@@ -37,8 +38,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     status: one of `completed, cancelled, max_steps, budget, stalled, unverified, failed`.
     final_text: the model's last word, "" if it had none. output: the typed output, where one was asked for.
-    steps: model turns. cost: US dollars, None when unknown. error: why it failed. messages: the whole
-    transcript, complete messages only.
+    steps: model turns. cost: US dollars, None when unknown. error: why it failed. messages: the
+    transcript, complete messages only; after a compaction it begins with the summary, and the journal has the rest.
     """
 
     status: ev.Status
@@ -68,6 +69,8 @@ class Run:
         self._early: str | None = None
         self._ended: ev.RunFinished | None = None
         self._finished: RunResult | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.Task[None] | None = None
         self._approve: Callable[[ev.Question], Any] | None = session.kit.approve
 
     @property
@@ -195,6 +198,7 @@ class Run:
         finally:
             if clock is not None:
                 clock.cancel()
+            self._forget_expiry()
             session.crew.rest()
             self.begun.set()
         self._ended = ended
@@ -205,28 +209,54 @@ class Run:
         return self._finished
 
     async def _answered(self) -> None:
-        """Put open questions to the approver, if there is one; else wait until somebody answers."""
-        session = self.session
+        """Put open questions to the approver, if there is one; else wait until somebody answers, or it is too late."""
+        session, most = self.session, self.session.limits.approval_timeout
+        if most is not None and self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(most, self._expire)
         if self._approve is None:
             await session.woken()
-            return
+        else:
+            await self._ask_approver(self._approve)
+        if not session.questions:
+            self._forget_expiry()
+
+    def _expire(self) -> None:
+        self._expiring = asyncio.get_running_loop().create_task(self._too_late())
+
+    async def _too_late(self) -> None:
+        """Whatever is asked now was asked for too long."""
+        note = f"nobody answered within {self.session.limits.approval_timeout:g} s"
+        for entry in self.session.questions:
+            try:
+                await self.session.answer(entry.call.id, "deny", note=note)
+            except LatchstepError:  # answered meanwhile; or nothing can be recorded, which ends the run by itself
+                pass
+
+    def _forget_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    async def _ask_approver(self, approve: Callable[[ev.Question], Any]) -> None:
+        session = self.session
         for entry in session.questions:
             if entry.status != "asked" or session.interrupted:
                 continue
-            asking = asyncio.get_running_loop().create_task(_decision(self._approve, _question(entry)))
+            asking = asyncio.get_running_loop().create_task(_decision(approve, _question(entry)))
             asking.add_done_callback(lambda task: session.wake())
             while not asking.done() and entry.status == "asked" and not session.interrupted:
                 await session.woken()
             if not asking.done():
                 await self._give_up(asking)
             elif entry.status == "asked" and not session.interrupted:
-                allowed, note = asking.result()
+                said = asking.result()
+                decision: ev.Decision = "allow" if said.kind == "run" else "deny"
                 try:
-                    await session.answer(entry.call.id, "allow" if allowed else "deny", by="approver", note=note)
+                    await session.answer(entry.call.id, decision, by="approver", rule=said.rule, note=said.text)
                 except SessionError:  # somebody else was faster
                     pass
 
-    async def _give_up(self, asking: asyncio.Task[tuple[bool, str]]) -> None:
+    async def _give_up(self, asking: asyncio.Task[Verdict]) -> None:
         """Its answer is not wanted any more. One that is deaf to that is left behind after the grace."""
         asking.cancel()
         try:
@@ -304,15 +334,18 @@ def _question(entry: OpenCall) -> ev.Question:
     )
 
 
-async def _decision(approve: Callable[[ev.Question], Any], question: ev.Question) -> tuple[bool, str]:
-    """What an approver said: True, "allow", or anything else, which declines. One that raises declines."""
+async def _decision(approve: Callable[[ev.Question], Any], question: ev.Question) -> Verdict:
+    """What an approver said: True, "allow", a Verdict that runs, or anything else, which declines. One that raises
+    declines."""
     try:
         said = approve(question)
         if hasattr(said, "__await__"):
             said = await said
-        return said is True or (isinstance(said, str) and said == "allow"), ""
+        if isinstance(said, Verdict):
+            return said
+        return RUN if said is True or (isinstance(said, str) and said == "allow") else Verdict("refuse")
     except BaseException as error:
-        return False, f"the approver failed: {wording.of_error(error)}"
+        return Verdict("refuse", f"the approver failed: {wording.of_error(error)}")
 
 
 def _seen(task: asyncio.Task[RunResult]) -> None:

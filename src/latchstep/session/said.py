@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from latchstep.core.calls import withdrawn
 from latchstep.core.event import MessageAccepted, MessageEdited, MessageWithdrawn, Source
 from latchstep.core.message import user
 from latchstep.core.state import PEOPLE
@@ -39,10 +40,15 @@ async def take(session: Session, text: str, source: Source, message_id: str) -> 
 
 
 async def change(session: Session, message_id: str, text: str | None) -> None:
-    """Edit a person's message that still waits, or (without a text) take it back."""
+    """Edit a person's message that still waits, or (without a text) take it back, or the question about a call."""
     if text is not None:
         readable(text, session.limits.max_prompt)
     await session.barrier.quiet()
+    if text is None and (asked := next((e for e in session.questions if e.call.id == message_id), None)) is not None:
+        session.record(*withdrawn(asked))
+        await session.sync()
+        session.wake()
+        return
     if not any(item.message_id == message_id and item.source in PEOPLE for item in session.state.queue):
         raise SessionError(f"{message_id} is not waiting: it was delivered, withdrawn, or never accepted")
     if text is None:

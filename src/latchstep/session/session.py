@@ -23,14 +23,15 @@ from latchstep.core.message import Message, clean
 from latchstep.core.parts import OpenCall
 from latchstep.core.project import Projection
 from latchstep.core.rules import Rules
-from latchstep.core.state import State, fold
+from latchstep.core.state import State
 from latchstep.errors import DefinitionError, JournalPoisoned, SessionError
-from latchstep.journal.base import Journal
+from latchstep.journal.base import Journal, restored
 from latchstep.model.base import Model
 
 from .barrier import Barrier
 from .begin import beginning
 from .claim import refuse_stale, unclaimed_head
+from .compacting import SNAPSHOT_EVERY, compact_session, snapshot
 from .crew import Crew
 from .hub import Hub, Lockstep, Watcher
 from .kit import Kit
@@ -39,9 +40,6 @@ from .perform import perform
 from .run import Run, RunResult
 from .said import change, readable, take
 from .snapshots import Snapshots
-
-SNAPSHOT_EVERY = 1 << 20
-"""Bytes of journal between two snapshots of the state."""
 
 
 class Session:
@@ -68,8 +66,9 @@ class Session:
         self.projection, self.projected = Projection(), 0
         self._now, self._monotonic, self._new_id = now, monotonic, new_id
         self._since, self._base = monotonic(), 0.0
-        self._part, self._rang, self._snapshot_at = 0, False, journal.size
+        self._part, self._rang, self.next_snapshot = 0, False, max(journal.size, SNAPSHOT_EVERY)
         self._cancel: ev.CancelRequested | None = None
+        self.compacting = False
         self.crew = Crew(rules.limits.grace, self.note_interrupt, self.absorb)
         self.barrier = Barrier(journal, self.absorb, self._synced)
         self.snapshots = Snapshots(kit.snapshot)
@@ -77,7 +76,7 @@ class Session:
         self._poison: JournalPoisoned | None = None
         self._woken: asyncio.Future[None] | None = None
         self._run: Run | None = None
-        self.state: State = state if state is not None else fold(journal.live())
+        self.state: State = state if state is not None else restored(journal)
         kit.on_open(self.state.seen)
         epoch, host = self.state.epoch + 1, socket.gethostname()
         self.record(ev.SessionOpened(epoch=epoch, session_id=self.id, host=host, pid=os.getpid(), program=program))
@@ -92,6 +91,11 @@ class Session:
     def unfinished(self) -> bool:
         """A run was started and has no ending yet: `resume` goes on with it."""
         return self.state.run is not None and self.state.run.active
+
+    @property
+    def busy(self) -> bool:
+        """A run is driven here and now, or a compaction between two."""
+        return self.compacting or (self._run is not None and self._run.under_way)
 
     @property
     def questions(self) -> tuple[OpenCall, ...]:
@@ -118,14 +122,14 @@ class Session:
         self._refuse_second(None)
         self.kit = with_model(self.kit, model)
 
-    def enter(self, run: Run) -> None:
-        """A run begins. There is one at a time."""
+    def enter(self, run: Run | None) -> None:
+        """A run begins, or (None) a compaction between two. There is one at a time."""
         self._refuse_second(run)
-        self._run, self._cancel, self._rang = run, None, False
+        self._run, self._cancel, self._rang, self.compacting = run, None, False, run is None
 
     def _refuse_second(self, run: Run | None) -> None:
-        if self._run is not None and self._run is not run and self._run.under_way:
-            raise SessionError("a run is under way in this session; steer it, or wait for its result")
+        if self.busy and (self.compacting or self._run is not run):
+            raise SessionError("a run or compaction is under way in this session; steer it, or wait for its result")
         refuse_stale(self.journal, self._known)
 
     async def run(self, prompt: str | None = None) -> RunResult:
@@ -161,7 +165,8 @@ class Session:
         await change(self, message_id, text)
 
     async def withdraw(self, message_id: str) -> None:
-        """Take back a message that no request has carried yet. Raises SessionError."""
+        """Take back a message that no request has carried yet, or (by the id of its call) an open question, whose call
+        is then not run. Raises SessionError."""
         await change(self, message_id, None)
 
     async def stop_after_turn(self, reason: str = "", by: str = "caller") -> None:
@@ -169,6 +174,15 @@ class Session:
         await self.barrier.quiet()
         if self.unfinished:
             self.record(ev.CancelRequested(by=by, reason=clean(reason), after_turn=True))
+
+    async def compact(self, focus: str = "") -> ev.ContextCompacted | None:
+        """Have what was said so far summarised. A run takes it at the next boundary, and this returns None once it is
+        on disk; so it does for an unfinished one. Else it is done now, and returned; None where it was cancelled.
+
+        focus: what the summary must not lose. Raises SessionError where nothing can be cut, LatchstepError where
+        no summary came.
+        """
+        return await compact_session(self, focus)
 
     async def answer(
         self, call_id: str, decision: ev.Decision, *, by: str = "", rule: str = "", note: str = ""
@@ -188,8 +202,8 @@ class Session:
         self.wake()
 
     def cancel(self, reason: str = "", by: str = "caller") -> None:
-        """Stop the run under way: no further model call, nothing left running. Returns at once."""
-        if self._cancel is None and self._run is not None and self._run.under_way:
+        """Stop the run (or compaction) under way: no further model call, nothing left running. Returns at once."""
+        if self._cancel is None and self.busy:
             self._cancel = ev.CancelRequested(by=by, reason=clean(reason))
             self._interrupt()
 
@@ -228,6 +242,8 @@ class Session:
         self._part = 0
         for event in events:
             self.state.apply(event)
+            if type(event) is ev.ContextCompacted:
+                self.projection, self.projected = Projection(), 0
 
     def _elapsed(self) -> float:
         """Seconds of the run so far, in ten-thousandths: `round` costs more than the rest of a record."""
@@ -246,7 +262,9 @@ class Session:
             await self._stepped(self.hub.lockstep)
 
     async def finish(self, ending: ev.RunFinished) -> None:
-        """Record the ending, and show it only when it is on disk."""
+        """Record the ending, and show it only when it is on disk. What was stopped has nothing running by then."""
+        if self.interrupted and self.kit.on_stop is not None:
+            await self.crew.to_the_end(self.kit.on_stop())
         await self.barrier.quiet()
         self._write((ending,))
         self._ending = ending
@@ -319,9 +337,8 @@ class Session:
             if isinstance(action, Wait):
                 return action
             await perform(self, action)
-            if self.journal.size - self._snapshot_at >= SNAPSHOT_EVERY:
-                self._snapshot_at = self.journal.size
-                await self.emit(ev.SessionSnapshot(needed=0, state=msgspec.Raw(self.state.snapshot())))
+            if self.journal.size >= self.next_snapshot:
+                await snapshot(self)
 
     async def woken(self) -> None:
         """Return when a question was answered, the approver spoke, or the run was interrupted."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -18,16 +19,26 @@ from latchstep.core import wording
 from latchstep.core.action import RunTools
 from latchstep.core.calls import result
 from latchstep.core.event import ToolFinished, ToolOutput, ToolStarted
-from latchstep.core.message import Image, Outcome, Text, clean, clean_json
+from latchstep.core.message import Outcome, clean, clean_json
 from latchstep.core.parts import OpenCall
 from latchstep.errors import FatalToolError, ToolError
 from latchstep.tool.base import Context
+from latchstep.tool.capture import Capture, output_path
+from latchstep.tool.show import where
+from latchstep.tool.text import clean_output
 from latchstep.tool.threads import invoke
 
 from .crew import Member
 
 if TYPE_CHECKING:
     from .session import Session
+
+PROGRESS_WAITING = 256
+"""Progress texts of one call that may wait to be shown; in a flood the oldest are dropped."""
+PROGRESS_LENGTH = 10_000
+"""Characters of a progress text that are shown, from its end."""
+PIECE = 1 << 20
+"""Characters of a long result that go to disk at once."""
 
 _SORTED = msgspec.json.Encoder(order="sorted")
 _SPAN = 4096
@@ -43,7 +54,7 @@ def call_context(session: Session, entry: OpenCall) -> Context:
     directory = session.journal.directory
     return Context(
         call_id=entry.call.id,
-        idempotency_key=entry.key or f"{session.id}:{entry.call.id}",
+        idempotency_key=entry.key or f"{session.id}:{session.state.requests}:{entry.call.id}",
         workspace=session.kit.workspace,
         outputs=directory / "outputs" if directory is not None else None,
         deps=session.kit.deps,
@@ -54,18 +65,27 @@ def call_context(session: Session, entry: OpenCall) -> Context:
 def progress_of(session: Session, entry: OpenCall) -> Callable[[str], None]:
     """A tool's way to show a line, callable from any thread. Once its call has ended it shows nothing."""
     loop = asyncio.get_running_loop()
+    waiting: deque[str] = deque(maxlen=PROGRESS_WAITING)
+    due = False
 
-    masker = session.kit.masker
-
-    def show(text: str) -> None:
-        if entry.status == "started":
-            session.present(ToolOutput(call_id=entry.call.id, text=text))
+    def show() -> None:
+        nonlocal due
+        due = False
+        for _ in range(len(waiting)):
+            text = waiting.popleft()
+            if entry.status == "started":
+                session.present(ToolOutput(call_id=entry.call.id, text=text))
 
     def progress(text: str) -> None:
-        try:
-            loop.call_soon_threadsafe(show, clean(masker.mask(str(text)) if masker else str(text)))
-        except RuntimeError:  # the loop is closed: nobody watches any more
-            pass
+        nonlocal due
+        said = _masked(session, clean(str(text)[-PROGRESS_LENGTH - _SPAN :]))
+        waiting.append(said[-PROGRESS_LENGTH:])
+        if not due:
+            due = True
+            try:
+                loop.call_soon_threadsafe(show)
+            except RuntimeError:  # the loop is closed: nobody watches any more
+                pass
 
     return progress
 
@@ -145,6 +165,7 @@ def _intent(session: Session, entry: OpenCall, context: Context) -> ToolStarted:
         replay=tool.replay,
         idempotency_key=context.idempotency_key,
         found=context.found,
+        rule="" if entry.question else session.rules.judge(entry.call).rule,
     )
 
 
@@ -196,21 +217,23 @@ def _finished(session: Session, entry: OpenCall, context: Context, ended: Member
         return _ended(entry, "interrupted", text + _deaf(ended))
     if ended.error is not None:
         return _raised(session, entry, ended.error)
+    kept: list[str] = []
     try:
-        output = session.kit.render(ended.value)
+        output = session.kit.render(ended.value, _texts(session, context, kept))
     except ToolError as unfit:
         return _raised(session, entry, unfit)
-    content = output.content
-    content = bounded(session, content) if isinstance(content, str) else tuple(_bounded_parts(session, content))
+    except BaseException as strange:
+        words = f"the tool returned {type(ended.value).__name__}, which fails when it is read"
+        return _raised(session, entry, ToolError(f"{words} ({wording.of_error(strange)})"))
     return ToolFinished(
         call_id=entry.call.id,
         name=entry.call.name,
         outcome=output.outcome,
-        content=content,
+        content=output.content,
         is_error=output.is_error,
         details=_masked_json(session, output.details),
         duration=round(duration, 6),
-        output=output.output,
+        output=output.output or "".join(kept[:1]),
     )
 
 
@@ -220,27 +243,59 @@ def _ended(entry: OpenCall, outcome: Outcome, text: str) -> ToolFinished:
 
 def _raised(session: Session, entry: OpenCall, error: BaseException) -> ToolFinished:
     """A tool's own error: its words for the model, and its siblings unaffected."""
-    text = bounded(session, clean(wording.of_error(error)))
+    text = bounded(session, wording.of_error(error))
     return result(entry, "error", text, True, fatal=isinstance(error, FatalToolError))
 
 
 def _captured(session: Session, context: Context) -> str:
-    return bounded(session, clean(str(context.captured)))
+    return bounded(session, str(context.captured))
 
 
 def _deaf(ended: Member) -> str:
-    return "\nIt did not stop when told to and may still be running." if ended.deaf else ""
+    return f"\n{wording.STILL_RUNNING}" if ended.deaf else ""
 
 
-def bounded(session: Session, text: str) -> str:
-    """Without secrets, and at most `max_result` characters: head and tail, and how much is missing."""
+def _texts(session: Session, context: Context, kept: list[str]) -> Callable[[str], str]:
+    """Makes the model's text of each of one result's, together at most `max_result` characters. The whole of each that
+    is cut goes to disk, up to the limit of such files; their names go to `kept`."""
+    left = session.limits.max_result
+
+    def text_of(text: str) -> str:
+        nonlocal left
+        room, left = left, max(0, left - len(text))
+        place = _put_by(session, context, text, kept) if len(text) > room else ""
+        return bounded(session, text, room, place, clean_output)
+
+    return text_of
+
+
+def _put_by(session: Session, context: Context, text: str, kept: list[str]) -> str:
+    """Put a long text on disk; where it is, in words."""
+    capture = Capture(output_path(context.outputs, context.call_id), session.kit.masker)
+    for at in range(0, len(text), PIECE):
+        if capture.path is None or capture.problem:
+            break
+        capture.feed(text[at : at + PIECE].encode("utf-8", "replace"))
+    capture.flush()
+    place = where(capture)
+    if capture.path is not None and capture.kept:
+        kept.append(capture.path.name)
+    return f"; {place}"
+
+
+def bounded(
+    session: Session, text: str, room: int | None = None, place: str = "", tidy: Callable[[str], str] = clean
+) -> str:
+    """Tidy, without secrets, and at most `max_result` characters, or the `room` that is left of them: head and tail,
+    how much is missing, and the place of the whole."""
     most = session.limits.max_result
-    if len(text) <= most:
-        return _masked(session, text)
-    first, last = most * 2 // 3, most // 3
-    head = _masked(session, text[: first + _SPAN])[:first]
-    tail = _masked(session, text[-last - _SPAN :])[-last:] if last else ""
-    return f"{head}\n[… {len(text) - first - last} characters left out (max_result is {most}) …]\n{tail}"
+    room = most if room is None else room
+    if len(text) <= room:
+        return _masked(session, tidy(text))
+    first, last = room * 2 // 3, room // 3
+    head = _masked(session, tidy(text[: first + _SPAN]))[:first]
+    tail = _masked(session, tidy(text[-last - _SPAN :]))[-last:] if last else ""
+    return f"{head}\n[… {len(text) - first - last} characters left out (max_result is {most}){place} …]\n{tail}"
 
 
 def _masked(session: Session, text: str) -> str:
@@ -249,17 +304,3 @@ def _masked(session: Session, text: str) -> str:
 
 def _masked_json(session: Session, value: Any) -> Any:
     return session.kit.masker.mask_json(value) if session.kit.masker is not None else value
-
-
-def _bounded_parts(session: Session, parts: tuple[Text | Image, ...]) -> Iterator[Text | Image]:
-    """The same for text among pictures: together no more than `max_result`."""
-    left = most = session.limits.max_result
-    for part in parts:
-        if isinstance(part, Image):
-            yield part
-            continue
-        text = _masked(session, part.text[: left + _SPAN])
-        cut = len(part.text) - left
-        note = f"{text[:left]}\n[… {cut} characters left out (max_result is {most}) …]" if cut > 0 else text
-        yield part if note == part.text else Text(note)
-        left -= min(left, len(part.text))

@@ -37,9 +37,9 @@ class Output(msgspec.Struct, frozen=True):
 class Context(msgspec.Struct):
     """What a tool knows of the call it serves. Annotate a parameter `ls.Context` to receive it.
 
-    call_id: unique in the session. idempotency_key: the same again if the call is repeated after a crash;
-    hand it to services that accept one. workspace: the folder the agent works in, or None.
-    outputs: a folder for full outputs, made on first use. deps: whatever the agent was given.
+    call_id: unique among the calls that the model still sees. idempotency_key: unique in all sessions, and the same
+    again if the call is repeated after a crash; hand it to services that accept one. workspace: the folder the agent
+    works in, or None. outputs: a folder for full outputs, made on first use. deps: whatever the agent was given.
     found: what `prepare` found when the call was judged. progress(text): shows a line while the tool runs.
     captured: what a long tool has got so far, kept up by the tool itself: it is all that remains if the call
     is interrupted or runs out of time.

@@ -7,7 +7,6 @@ exact counts what it leaves out. A cancelled call leaves what came so far in `co
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from latchstep.core.secrets import Masker
 from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
-from .capture import Capture
+from .capture import Capture, output_path
 from .explain import explain
 from .link import PATIENCE
 from .outcome import signal_name
@@ -38,8 +37,8 @@ Run a command with bash in the workspace and wait for it.
 stdout and stderr come back together in the order they were written, with the exit status. There is no stdin and no \
 terminal: editors, pagers and prompts do not work. Of long output you see the beginning and the end \
 ({OUTPUT_LIMIT:,} bytes), and where the whole is kept. Each call starts anew: `cd` and variables do not last. \
-A process started with `&` goes on in the background until the session ends; redirect its output to a file if you \
-want to read it. Without `pipefail` the status of a pipeline is that of its last command."""
+A process started with `&` goes on in the background until the session ends or the run is stopped; redirect its \
+output to a file if you want to read it. Without `pipefail` the status of a pipeline is that of its last command."""
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -74,13 +73,22 @@ def validate(arguments: dict[str, Any]) -> dict[str, Any]:
     return msgspec.structs.asdict(msgspec.convert(arguments, _Arguments))
 
 
-def bash_tool(spawner: Spawner, workspace_root: Path, masker: Masker | None = None) -> Tool:
-    """The tool for one workspace. Its commands run in `spawner`, which the caller closes. masker: see `Capture`."""
+def bash_tool(
+    spawner: Spawner,
+    workspace_root: Path,
+    masker: Masker | None = None,
+    refuse_gone: Callable[[], None] = lambda: None,
+) -> Tool:
+    """The tool for one workspace. Its commands run in `spawner`, which the caller closes. masker: see `Capture`.
+
+    refuse_gone: raises ToolError where the workspace is no longer the folder it was.
+    """
     explained: set[str] = set()
 
     async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
+        refuse_gone()
         folder = _beneath(workspace_root, cwd)
-        capture = Capture(_output_path(context), masker)
+        capture = Capture(output_path(context.outputs, context.call_id), masker)
         progress = _Progress(context.progress, capture)
         try:
             ended = await spawner.run(command, cwd=folder, timeout=timeout, capture=capture, on_output=progress)
@@ -120,16 +128,6 @@ def _beneath(root: Path, cwd: str) -> Path:
     if not is_folder:
         raise ToolError(f"cwd {cwd!r} is not a folder in the workspace")
     return folder
-
-
-def _output_path(context: Context) -> Path | None:
-    if context.outputs is None:
-        return None
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", context.call_id)[:80] or "bash"
-    path, count = context.outputs / f"{name}.txt", 1
-    while path.exists():
-        path, count = context.outputs / f"{name}-{count}.txt", count + 1
-    return path
 
 
 class _Progress:
@@ -198,5 +196,5 @@ def _background(ended: Finished) -> Iterable[str]:
     more = ended.left_count - len(ended.left[:LEFT_NAMED])
     yield (
         f"[still running in the background: {named}{f' and {more} more' if more > 0 else ''}; "
-        "further output of it is not kept; it is ended with the session]"
+        "further output of it is not kept; it is ended with the session, or when the run is stopped]"
     )

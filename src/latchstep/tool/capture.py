@@ -6,6 +6,7 @@ The file is made when memory no longer holds everything, `0600`, and takes at mo
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from latchstep.core.secrets import Masker, Redactor
@@ -14,6 +15,17 @@ KEEP = 65_536
 """Bytes kept from the beginning, and at least as many from the end."""
 FILE_LIMIT = 64 * 2**20
 """Bytes of one command's output kept on disk; beyond it they are counted and not kept."""
+
+
+def output_path(folder: Path | None, call_id: str) -> Path | None:
+    """A new file's path for the output of this call; None without a folder."""
+    if folder is None:
+        return None
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", call_id)[:80] or "call"
+    path, count = folder / f"{name}.txt", 1
+    while path.exists():
+        path, count = folder / f"{name}-{count}.txt", count + 1
+    return path
 
 
 class Capture:

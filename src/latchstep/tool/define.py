@@ -140,22 +140,27 @@ def _check_options(label: str, effect: Any, replay: Any, timeout: Any, **functio
         raise DefinitionError(f"tool {label!r}: timeout is {timeout!r}; it must be a positive number of seconds")
 
 
+MAX_DETAILS = 1 << 20
+"""Bytes of JSON of a result's details that go on record."""
+
 OUTCOMES = ("ok", "error", "timed_out", "interrupted")
 """What a tool may say of itself. That a call was denied, rejected, cut or never started is not its to say."""
 
 
-def render(value: Any) -> Output:
+def render(value: Any, text_of: Callable[[str], str] = clean_output) -> Output:
     """What a tool returned, as the model reads it: text as it is, data as compact JSON, nothing as a word.
 
-    Control characters and escape sequences are taken out of all text. Raises ToolError for what has no text.
+    `text_of` gets all text, and takes at least control characters and escape sequences out. Raises ToolError for what
+    has no text, and whatever the parts of a strange object raise when they are read.
     """
     match value:
         case Output() if value.outcome not in OUTCOMES:
             raise ToolError(f"the tool claimed outcome {value.outcome!r}; a tool may say {', '.join(OUTCOMES)}")
         case Output():
-            return Output(_content(value.content), _details(value.details), value.outcome, value.is_error, value.output)
+            content, details = _content(value.content, text_of), _details(value.details)
+            return Output(content, details, value.outcome, value.is_error, value.output)
         case str():
-            return Output(clean_output(value))
+            return Output(text_of(value))
         case None:
             return Output("(no output)")
         case int() if abs(value) < 2**63:
@@ -163,23 +168,31 @@ def render(value: Any) -> Output:
         case bytes() | bytearray() | memoryview():
             return Output(f"(binary, {memoryview(value).nbytes} bytes)")
         case Text() | Image():
-            return Output(_content((value,)))
-        case list() | tuple() if value and all(isinstance(part, Text | Image) for part in value):
-            return Output(_content(tuple(value)))
-    return Output(clean_output(_json(value)))
+            return Output(_content((value,), text_of))
+        case list() | tuple() if type(value) in (list, tuple) and _is_content(value):
+            return Output(_content(tuple(value), text_of))
+    return Output(text_of(_json(value)))
 
 
-def _content(content: Any) -> str | tuple[Text | Image, ...]:
+def _is_content(value: list[Any] | tuple[Any, ...]) -> bool:
+    return bool(value) and all(isinstance(part, Text | Image) for part in value)
+
+
+def _content(content: Any, text_of: Callable[[str], str]) -> str | tuple[Text | Image, ...]:
     if isinstance(content, str):
-        return clean_output(content)
+        return text_of(content)
     if not isinstance(content, list | tuple) or not all(isinstance(part, Text | Image) for part in content):
         raise ToolError(f"the tool returned an Output of {type(content).__name__}; content is text or Text and Image")
-    return tuple(Text(clean_output(part.text)) if isinstance(part, Text) else part for part in content)
+    return tuple(Text(text_of(part.text)) if isinstance(part, Text) else part for part in content)
 
 
 def _details(details: Any) -> Any:
+    if details is None:
+        return None
     try:
-        return clean_json(msgspec.to_builtins(details, str_keys=True)) if details is not None else None
+        plain = clean_json(msgspec.to_builtins(details, str_keys=True))
+        size = len(msgspec.json.encode(plain))
+        return plain if size <= MAX_DETAILS else {"left_out": f"{size:,} bytes (at most {MAX_DETAILS:,} are kept)"}
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolError(f"the tool returned details that are not JSON: {error}") from error
 

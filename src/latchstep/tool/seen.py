@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from latchstep.core.state import files_in
+from latchstep.core.parts import files_in, remember
+
+MAX_KNOWN = 10_000
+"""Files, and writes of our own, that are remembered; the oldest are forgotten first."""
 
 
 class Seen:
@@ -19,7 +22,7 @@ class Seen:
         self._replaced: dict[tuple[str, str], str | None] = {}
 
     def saw(self, path: str, sha256: str) -> None:
-        self._known[path] = sha256
+        remember(self._known, path, sha256, MAX_KNOWN)
 
     def wrote(self, path: str, replaced: str | None, sha256: str) -> None:
         """One of our own writes took the file from one hash (None: it was missing) to another.
@@ -27,9 +30,9 @@ class Seen:
         The model knows the new bytes only if it knew the old ones: an edit of a part shows nothing of the rest.
         """
         if replaced is None or self._known.get(path) == replaced:
-            self._known[path] = sha256
+            remember(self._known, path, sha256, MAX_KNOWN)
         if replaced != sha256:
-            self._replaced[path, sha256] = replaced
+            remember(self._replaced, (path, sha256), replaced, MAX_KNOWN)
 
     def get(self, path: str) -> str | None:
         return self._known.get(path)

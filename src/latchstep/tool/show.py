@@ -25,13 +25,13 @@ def show(capture: Capture) -> str:
         return "(no output)"
     head, tail = capture.head, capture.tail
     if is_binary(head) or is_binary(tail):
-        return f"(binary, {capture.total:,} bytes{_readable_end(head + tail)}; {_where(capture)})"
+        return f"(binary, {capture.total:,} bytes{_readable_end(head + tail)}; {where(capture)})"
     if not capture.missing:
         lines = _lines(head + tail)
         shown, _, cut = _take(lines, OUTPUT_LIMIT)
         if len(shown) == len(lines):
             text = "\n".join(shown)
-            note = f"\n[long lines are cut; {_where(capture)}]" if cut else ""
+            note = f"\n[long lines are cut; {where(capture)}]" if cut else ""
             return text + note if text.strip() else f"(nothing visible, {capture.total:,} bytes)"
         first, last = lines, lines
     else:
@@ -45,7 +45,7 @@ def show(capture: Capture) -> str:
     left_lines = max(0, capture.lines - len(top) - len(end))
     note = (
         f"[{left_lines:,} lines ({left_bytes:,} bytes) left out here, of {capture.lines:,} lines "
-        f"({capture.total:,} bytes); {_where(capture)}]"
+        f"({capture.total:,} bytes); {where(capture)}]"
     )
     return "\n".join([*top, note, *reversed(end)])
 
@@ -81,7 +81,8 @@ def _show_line(raw: bytes) -> tuple[str, bool]:
     return f"{begin} […{len(text) - LINE_LIMIT:,} characters of this line left out…] {end}", True
 
 
-def _where(capture: Capture) -> str:
+def where(capture: Capture) -> str:
+    """Where the whole is kept, as far as it is. Ends the capture."""
     capture.save()
     capture.close()
     if not capture.kept:

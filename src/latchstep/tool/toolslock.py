@@ -10,6 +10,8 @@ import fcntl
 import os
 import time
 
+from latchstep.tool import proctable
+
 RETRY = 0.005
 RETRIES = 200
 
@@ -45,6 +47,29 @@ def still_running(path: str | os.PathLike[str]) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def holders(path: str | os.PathLike[str]) -> list[tuple[int, str]]:
+    """Processes that hold the file open, as far as they can be seen: pid and command line, empty where there is no
+    /proc. The spawner's own two hide what they have open, and end by themselves."""
+    found, held = [], os.stat(path)
+    for pid in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if not pid.isdecimal() or int(pid) == os.getpid():
+            continue
+        try:
+            if any(_same(f"/proc/{pid}/fd/{fd}", held) for fd in os.listdir(f"/proc/{pid}/fd")):
+                command = proctable.read_file(f"/proc/{pid}/cmdline", 4096).rstrip(b"\0").replace(b"\0", b" ")
+                found.append((int(pid), command.decode(errors="replace")))
+        except OSError:  # it has ended, or is not ours to look into
+            pass
+    return sorted(found)
+
+
+def _same(path: str, held: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), held)
+    except OSError:
+        return False
 
 
 async def wait_until_quiet(path: str | os.PathLike[str], timeout: float) -> bool:

@@ -189,7 +189,7 @@ class Workspace:
         relative = self._relative(path)
         fd = self._attempt(path, lambda: self._opened(relative, flags))
         try:
-            self._refuse_gone()
+            self.refuse_gone()
             yield fd, self._attempt(path, lambda: beneath.name_of(fd, self._fd))
         finally:
             os.close(fd)
@@ -210,7 +210,7 @@ class Workspace:
         try:
             return act()
         except OSError as error:
-            self._refuse_gone()
+            self.refuse_gone()
             match error.errno:
                 case errno.ENOENT:
                     raise _Missing(f"{shown(path)} does not exist") from error
@@ -224,8 +224,8 @@ class Workspace:
                     raise ToolError(f"{shown(path)} is not a regular file") from error
             raise ToolError(f"{shown(path)} could not be opened: {error.strerror}") from error
 
-    def _refuse_gone(self) -> None:
-        """The folder itself may have been removed, or another one put in its place."""
+    def refuse_gone(self) -> None:
+        """Raises ToolError where the folder itself was removed or moved, or another one put in its place."""
         try:
             same = os.path.samestat(os.stat(self.root), os.fstat(self._fd))
         except OSError:
@@ -315,7 +315,7 @@ class Workspace:
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=parent)
         except FileNotFoundError:
-            self._refuse_gone()
+            self.refuse_gone()
             return None, None
         except OSError as error:
             raise ToolError(f"{shown(path)} cannot be replaced: {error.strerror}") from error

@@ -1,0 +1,255 @@
+"""Rules `allow|ask|deny TOOL: SUBJECT`: their text, and whether one covers a call, a command, a path or a host. Pure.
+
+In a command `*` stands for one word, and at the end for any number of them, or none. It never stands for an option
+that makes a known program run others or write elsewhere. In a path `*` stays within a name, and `**` does not.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+import unicodedata
+from itertools import dropwhile
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from latchstep.errors import DefinitionError
+
+from .line import Command
+from .words import Word
+
+Says = Literal["allow", "ask", "deny"]
+
+SHELLS = frozenset({"bash"})
+HOSTS = frozenset({"fetch"})
+EDITING = frozenset({"write", "edit", "apply_patch"})
+"""Tools whose subject is a command, a host, and a file that they change. The subject of any other is a path."""
+
+_FORM = re.compile(r"(allow|ask|deny) ([A-Za-z_][\w-]*|\*)(?:(: | = )(.*))?")
+_WORD = re.compile(r"(?:[^\s'\"\\]|'[^']*'|\"[^\"\\$`]*\")+")
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """subject: words (None for `*`), a glob of paths, or a host; None for every call of the tool. exact: the subject
+    is the whole text of the command, and nothing else is covered. tool: `*` for any (deny and ask only)."""
+
+    says: Says
+    tool: str
+    subject: tuple[str | None, ...] | str | None = None
+    exact: bool = False
+
+    def __str__(self) -> str:
+        head = f"{self.says} {self.tool}"
+        if self.subject is None:
+            return head
+        if self.exact:
+            return f"{head} = {json.dumps(self.subject)}"
+        if isinstance(self.subject, str):
+            return f"{head}: {self.subject}"
+        return f"{head}: " + " ".join("*" if word is None else _spelled(word) for word in self.subject)
+
+
+def parse_rule(text: str) -> Rule:
+    """The rule that a text says. Raises DefinitionError that says what would be right."""
+    found = _FORM.fullmatch(text.strip())
+    if found is None or not text.isprintable():
+        raise DefinitionError(
+            f"{text!r} is no rule; a rule is one line such as: allow bash: git status *   deny write: **/.env   "
+            'ask fetch: *.example.com   allow bash = "make && make install"'
+        )
+    says, tool, mark, rest = found.groups()
+    if tool == "*" and says == "allow":
+        raise DefinitionError(f"{text!r} would allow any tool; name one")
+    if mark is None:
+        return Rule(says, tool)  # type: ignore[arg-type]
+    if mark == " = ":
+        try:
+            whole = json.loads(rest)
+        except ValueError:
+            whole = None
+        if not isinstance(whole, str) or not whole or tool not in SHELLS:
+            raise DefinitionError(f"{text!r}: behind = stands one command of bash, as a JSON string")
+        return Rule(says, tool, whole, True)  # type: ignore[arg-type]
+    if not (rest := rest.strip()):
+        raise DefinitionError(f"{text!r} has no subject; without one it is: {says} {tool}")
+    return Rule(says, tool, _subject(text, says, tool, rest))  # type: ignore[arg-type]
+
+
+def rule_for(says: Says, text: str) -> Rule:
+    """What is given to `--allow`, `--ask` or `--deny`: `TOOL: SUBJECT`, or a command of bash, which is allowed exactly
+    as it stands, but asked about and denied by its words. Raises DefinitionError."""
+    if re.match(r"([A-Za-z_][\w-]*|\*)(: | = )", text):
+        return parse_rule(f"{says} {text}")
+    return Rule(says, "bash", text, True) if says == "allow" else parse_rule(f"{says} bash: {text}")
+
+
+def _subject(text: str, says: str, tool: str, rest: str) -> tuple[str | None, ...] | str:
+    if tool not in SHELLS:
+        if tool in HOSTS and not re.fullmatch(r"(\*\.)?[a-z0-9.-]+|\*", rest):
+            raise DefinitionError(f"{text!r}: a host is such as example.com, or *.example.com for those beneath it")
+        return rest if tool in HOSTS else unicodedata.normalize("NFC", rest).removeprefix("./")
+    tokens = _WORD.findall(rest)
+    if _WORD.sub("", rest).strip():
+        raise DefinitionError(f"{text!r}: quote a word by '…'; nothing else is special but *")
+    words = tuple(None if token == "*" else re.sub(r"'([^']*)'|\"([^\"]*)\"", r"\1\2", token) for token in tokens)
+    if words[0] is None and says == "allow":
+        raise DefinitionError(f"{text!r} would allow any program; name one")
+    return words
+
+
+def _spelled(word: str) -> str:
+    return word if re.fullmatch(r"[\w@%+=:,./{}\[\]^~!?-]+", word) and word.isascii() else shlex.quote(word)
+
+
+def speaks_of(rule: Rule, tool: str) -> bool:
+    """Rules on `write` hold for whatever changes a file."""
+    return rule.tool in (tool, "*") or (rule.tool == "write" and tool in EDITING)
+
+
+def weight(rule: Rule) -> tuple[int, ...]:
+    """The more specific a rule is, the greater."""
+    if rule.exact:
+        return (3,)
+    if rule.subject is None:
+        return (0, rule.tool != "*")
+    if isinstance(rule.subject, tuple):
+        fixed = sum(word is not None for word in rule.subject)
+        return (1, fixed, -len(rule.subject))
+    return (1, len(rule.subject.replace("*", "")), -rule.subject.count("*"), rule.tool != "*")
+
+
+# -- commands --------------------------------------------------------------------------------------------
+
+_ESCAPES: dict[str, str] = {
+    "git": "-c --config-env --exec-path -C --git-dir --work-tree --output -o --upload-pack --receive-pack --exec -x "
+    "--ext-diff --textconv -O --open-files-in-pager --template --separate-git-dir --config --extcmd --no-index -F "
+    "--file",
+    "find": "-delete -fprint -fprint0 -fprintf -fls",
+    "sort": "-o --output --compress-program -T --temporary-directory",
+    "rg": "--pre --hostname-bin -z --search-zip",
+    "sed": "-i --in-place -f --file",
+    "tar": "-I --use-compress-program --to-command --checkpoint-action -F --info-script --new-volume-script "
+    "--rsh-command --rmt-command -C --directory -P --absolute-names",
+    "curl": "-o --output -O --remote-name -K --config -T --upload-file -d --data -F --form --output-dir -x --proxy",
+    "wget": "-O --output-document -P --directory-prefix --use-askpass -i --input-file --post-file -e --execute",
+    "rsync": "-e --rsh --rsync-path",
+    "ssh": "-o -F -E -w -L -R -D",
+    "make": "-f --file --makefile -C --directory -E --eval -I --include-dir",
+    "tree": "-o",
+    "man": "-P --pager -H --html",
+    "less": "-o -O --log-file -k --lesskey-file",
+    "go": "-exec -toolexec -overlay -C",
+    "cargo": "--config -C --manifest-path",
+    "npm": "--prefix -C --script-shell",
+    "docker": "-v --volume --mount --privileged -H --host --pid --network",
+}
+"""Options by which a program runs others, or reads and writes elsewhere than it seems. `*` does not stand for them."""
+
+
+def _escapes(program: str, text: str) -> bool:
+    """This word may be such an option: also in its abbreviated, glued and clustered forms."""
+    if not text.startswith("-") or program not in _ESCAPES:
+        return False
+    option = text.partition("=")[0]
+    for known in _ESCAPES[program].split():
+        if known.startswith("--"):
+            if len(option) > 2 and known.startswith(option):
+                return True
+        elif len(known) > 2:  # find and go write long options with one dash
+            if option in (known, f"-{known}"):
+                return True
+        elif not text.startswith("--") and program != "find" and known[1] in option:
+            return True
+    return False
+
+
+def covers(rule: Rule, command: Command) -> bool:
+    """An allowing rule covers this command, with all it was given: what is not known is covered by nothing."""
+    assert isinstance(rule.subject, tuple)
+    given = (*command.assigns, *command.words)
+    if not all(word.literal for word in command.assigns):
+        return False
+    pattern, program = rule.subject, command.words[0].text
+    open_end = pattern[-1] is None
+    fixed = pattern[:-1] if open_end else pattern
+    if len(given) < len(fixed) or (len(given) > len(fixed) and not open_end):
+        return False
+    for want, word in zip((*fixed, *[None] * (len(given) - len(fixed))), given, strict=True):
+        if want is None:
+            if word.kind not in ("literal", "paths") or _escapes(program, word.text):
+                return False
+        elif not word.literal or word.text != want:
+            return False
+    return fixed[: len(command.assigns)].count(None) == 0
+
+
+def touches(rule: Rule, command: Command) -> bool:
+    """A rule that asks or denies speaks of this command: however its program is spelled, with whatever options before
+    its verb, and whatever is not known."""
+    assert isinstance(rule.subject, tuple)
+    pattern = tuple(dropwhile(lambda want: want is not None and re.match(r"[A-Za-z_]\w*=", want), rule.subject))
+    program, *given = command.words
+    behind = tuple(dropwhile(lambda word: word.literal and word.text.startswith("-"), given))
+    return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind))
+
+
+def _may_be(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
+    open_end = bool(pattern) and pattern[-1] is None
+    fixed = pattern[:-1] if open_end else pattern
+    for at, want in enumerate(fixed):
+        if at >= len(words):
+            return False
+        word = words[at]
+        if not word.single:
+            return True
+        same = want is None or not word.literal or want == word.text
+        if not (same or (at == 0 and want == posixpath.basename(word.text))):
+            return False
+    return open_end or len(words) == len(fixed) or any(not word.single for word in words[len(fixed) :])
+
+
+# -- paths and hosts -------------------------------------------------------------------------------------
+
+
+def normal_path(path: str, root: str = "") -> str:
+    """As rules see it: relative to the workspace where it lies beneath it, else absolute or beginning with `..`."""
+    plain = posixpath.normpath(unicodedata.normalize("NFC", path) or ".")
+    if not plain.startswith("/"):
+        return plain
+    plain, top = "/" + plain.lstrip("/"), posixpath.normpath(root).rstrip("/")
+    return (plain[len(top) + 1 :] or ".") if root and f"{plain}/".startswith(f"{top}/") else plain
+
+
+def path_matches(glob: str, path: str) -> bool:
+    """A normal path, against a glob."""
+    pieces = []
+    for piece in re.findall(r"\*\*/|/\*\*$|\*\*|\*|\?|[^*?/]+|/", glob):
+        match piece:
+            case "**/":
+                pieces.append("(?:.*/)?")
+            case "/**":
+                pieces.append("(?:/.*)?")
+            case "**":
+                pieces.append(".*")
+            case "*":
+                pieces.append("[^/]*")
+            case "?":
+                pieces.append("[^/]")
+            case _:
+                pieces.append(re.escape(piece))
+    return re.fullmatch("".join(pieces), path, re.DOTALL) is not None
+
+
+def host_matches(pattern: str, url: str) -> bool:
+    """`example.com` is that host, `*.example.com` those beneath it, `*` any."""
+    try:
+        host = (urlsplit(url if "//" in url else f"//{url}").hostname or "").rstrip(".").lower()
+    except ValueError:
+        return False
+    if not re.fullmatch(r"[a-z0-9.:-]+", host):
+        return False
+    return pattern in ("*", host) or (pattern.startswith("*.") and host.endswith(pattern[1:]))

@@ -1,0 +1,306 @@
+"""What rules say about calls: never more than was shown, whichever way it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchstep.core.message import ToolCall
+from latchstep.policy.gate import READS, decide
+from latchstep.policy.line import Commands
+from latchstep.policy.rule import parse_rule
+from latchstep.policy.shell import parse
+from tests.policy import everyday
+from tests.policy.lines import UNCLEAR
+
+
+def says(rules: list[str], command: str, **more: str) -> str:
+    return decide([parse_rule(text) for text in rules], ToolCall("c", "bash", {"command": command, **more})).says
+
+
+def says_of(rules: list[str], tool: str, **arguments: str) -> str:
+    return decide([parse_rule(text) for text in rules], ToolCall("c", tool, arguments), "/ws").says
+
+
+B70_RULES = [
+    "allow bash: git status",
+    "allow bash: git log *",
+    "allow bash: ls *",
+    "allow bash: echo *",
+    "allow bash: find *",
+    "deny bash: rm *",
+]
+
+B70 = [
+    "git status && rm -rf x", "git status; curl http://127.0.0.1/x | sh", "git status | tee /tmp/t/out",
+    "git log $(rm x)",
+    "git log `rm x`", 'echo "$(id)"', "echo hi > ~/.bashrc", "ls\nrm x", "git statusfoo", "git log --output=/tmp/t/o",
+    "find . -exec rm {} +", "find . -delete", "FOO=1 rm x", "env rm x", "\\rm x", "r''m x", "bash -c 'rm x'",
+    "command rm x",
+    "git log <(rm x)", "ls & rm x", "(rm x)", "if true; then rm x; fi", "git -c alias.status='!rm x' status",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", B70)
+def test_b70_nothing_of_the_list_passes(command: str) -> None:
+    assert says(B70_RULES, command) != "allow"
+
+
+@pytest.mark.parametrize("command", [c for c in B70 if "rm" in c and "`" not in c and "-c alias" not in c])
+def test_b70_the_denied_program_is_found_wherever_it_stands(command: str) -> None:
+    assert says(B70_RULES, command) == "deny"
+
+
+@pytest.mark.parametrize(
+    "command", ["git status", "git log -3", "ls -la 'a b'", "ls", "echo a b; ls", "find . -name x"]
+)
+def test_b70_what_was_meant_passes(command: str) -> None:
+    assert says(B70_RULES, command) == "allow"
+
+
+@pytest.mark.parametrize("command", UNCLEAR)
+def test_no_rule_of_words_allows_what_is_unclear(command: str) -> None:
+    rules = [
+        f"allow bash: {name} *" for name in ("ls", "echo", "cat", "git", "find", "env", "xargs", "bash", "x", "a", "b")
+    ]
+    assert says(rules, command) == "open"
+
+
+@pytest.mark.parametrize(
+    ("rule", "command", "right"),
+    [
+        ("git status", "git status", True),
+        ("git status", "git  status", True),
+        ("git status", "git status -s", False),
+        ("git status", "GIT status", False),
+        ("git status", "/usr/bin/git status", False),
+        ("git status *", "git status", True),
+        ("git status *", "git status -s --porcelain x", True),
+        ("git * x", "git status x", True),
+        ("git * x", "git x", False),
+        ("git * x", "git a b x", False),
+        ("git log *", "git log -p -o x", False),
+        ("git log *", "git log --outpu=x", False),
+        ("git log *", "git log --ext-diff", False),
+        ("git log --output=x", "git log --output=x", True),
+        ("git *", "git --exec-path=x log", False),
+        ("find *", "find . -fprint x", False),
+        ("sort *", "sort a -ro b", False),
+        ("sort *", "sort a -r b", True),
+        ("make *", "make -f x", False),
+        ("make *", "make -Cx", False),
+        ("make *", "make SHELL=x", True),
+        ("pytest *", "pytest -x tests", True),
+        ("pytest *", 'pytest "$x"', False),
+        ("pytest *", "pytest $(a)", False),
+        ("pytest *", "pytest tests/*.py", True),
+        ("pytest *", "pytest *.py", False),
+        ("pytest *", "X=1 pytest", False),
+        ("X=1 pytest *", "X=1 pytest a", True),
+        ("X=1 pytest *", "X=2 pytest a", False),
+        ("X=1 pytest *", "pytest a", False),
+        ("pytest *", "timeout 9 pytest -x", True),
+        ("pytest *", "sudo pytest -x", False),
+        ("pytest *", "pytest | tee x", False),
+        ("pytest *", "pytest > x", False),
+        ("pytest *", "pytest > /dev/null 2>&1", True),
+        ("pytest *", "pytest > /dev/null/../x", False),
+        ("pytest *", "pytest < ../x", False),
+        ("'a b' *", "'a b' c", True),
+        ("a '*'", "a b", False),
+        ("a '*'", "a '*'", True),
+        ("a *", "a", True),
+    ],
+)
+def test_an_allowing_rule_covers_what_it_says(rule: str, command: str, right: bool) -> None:
+    assert (says([f"allow bash: {rule}"], command) == "allow") is right
+
+
+@pytest.mark.parametrize(
+    ("rule", "command", "right"),
+    [
+        ("rm *", "/bin/rm x", True),
+        ("rm *", "X=1 sudo -n rm x", True),
+        ("rm *", "xargs rm", True),
+        ("rm important", 'rm "$x"', True),
+        ("rm important", "rm $x", True),
+        ("rm important", "rm imp*", True),
+        ("rm important", "rm other", False),
+        ("rm *", "ls rm", False),
+        ("git push *", "git push", True),
+        ("git push *", "git pull", False),
+        ("* --force *", "git push --force", False),
+        ("* push *", "git push --force", True),
+        ("git push *", "git --no-pager push", True),
+        ("X=1 rm *", "rm x", True),
+    ],
+)
+def test_a_denying_rule_speaks_of_whatever_may_be_meant(rule: str, command: str, right: bool) -> None:
+    assert (says([f"deny bash: {rule}"], command) == "deny") is right
+
+
+def test_deny_beats_ask_beats_allow_and_the_most_specific_is_named() -> None:
+    rules = [
+        parse_rule(text)
+        for text in (
+            "allow bash",
+            "allow bash: git *",
+            "allow bash: git push *",
+            "ask bash: git push * main",
+            "deny bash: git push --force *",
+        )
+    ]
+
+    def named(command: str) -> tuple[str, str]:
+        decision = decide(rules, ToolCall("c", "bash", {"command": command}))
+        return decision.says, decision.rule
+
+    assert named("git log") == ("allow", "allow bash: git *")
+    assert named("git push origin") == ("allow", "allow bash: git push *")
+    assert named("git push origin main") == ("ask", "ask bash: git push * main")
+    assert named("git push --force x") == ("deny", "deny bash: git push --force *")
+    assert named("git log; git push x") == ("allow", "allow bash: git *; allow bash: git push *")
+    assert named("ls 'x") == ("open", "")
+
+
+def test_an_exact_rule_is_that_text_and_gives_way_to_deny() -> None:
+    assert says(['allow bash = "a `b` > c"'], "a `b` > c") == "allow"
+    assert says(['allow bash = "a `b` > c"'], "a `b` >  c") == "open"
+    assert says(['allow bash = "a; rm x"'], "a; rm x") == "allow"
+    assert says(['allow bash = "a; rm x"', "deny bash: rm *"], "a; rm x") == "deny"
+    assert says(['allow bash = "a > .env"', "deny write: **/.env"], "a > .env") == "deny"
+    assert says(['allow bash = "a `b`"', "deny bash: rm *"], "a `b`") == "open"  # nobody can say that b is not rm
+    assert says(['deny bash = "a `b`"'], "a `b`") == "deny"
+
+
+@pytest.mark.parametrize(
+    ("rules", "command", "right"),
+    [
+        (["allow bash: a"], "a > out/x", "open"),
+        (["allow bash: a", "allow write: out/**"], "a > out/x", "allow"),
+        (["allow bash: a", "allow write: out/**"], "a > out/../x", "open"),
+        (["allow bash: a", "allow write: out/**"], "a > ./out//x", "allow"),
+        (["allow bash: a", "allow write: out/**"], "a > out/$x", "open"),
+        (["allow bash: a", "allow write: out/**"], "a > out/*", "open"),
+        (["allow bash: a", "allow write: out/**"], "cd b && a > out/x", "open"),
+        (["allow bash: a", "deny write: **/.env"], "a > b/.env", "deny"),
+        (["allow bash: a", "deny write: **/.env"], "a > $x", "deny"),
+        (["allow bash: a", "deny read: secret"], "a < secret", "deny"),
+        (["allow bash: a"], "a < x", "allow"),
+        (["allow bash: a"], "a < /etc/shadow", "open"),
+        (["allow bash: a", "allow edit: x"], "a > x", "open"),
+    ],
+)
+def test_redirections_are_writes_and_reads(rules: list[str], command: str, right: str) -> None:
+    assert says(rules, command) == right
+
+
+def test_the_folder_of_the_call_counts() -> None:
+    rules = ["allow bash: a", "allow write: out/**"]
+    assert says(rules, "a > x", cwd="out") == "allow"
+    assert says(rules, "a > ../x", cwd="out") == "open"
+    assert says(rules, "a > out/x", cwd="b") == "open"
+
+
+PATCH = """*** Begin Patch\r\n*** Update File: {}\n*** Move to: d/c\n@@\n-x\n+y\n*** Add File:{} \n+x\n*** End Patch"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "tool", "arguments", "right"),
+    [
+        (["deny write: **/.env"], "write", {"path": ".env"}, "deny"),
+        (["deny write: **/.env"], "write", {"path": "a/b/.env"}, "deny"),
+        (["deny write: **/.env"], "edit", {"path": "./a/../.env"}, "deny"),
+        (["deny write: **/.env"], "write", {"path": "/ws/a/.env"}, "deny"),
+        (["deny write: **/.env"], "write", {"path": "a.env"}, "open"),
+        (["deny edit: x"], "write", {"path": "x"}, "open"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("a", "x/.env")}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("x/.env", "a")}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("a", "b").replace("d/c", ".env")}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": "nothing"}, "deny"),
+        (["deny write: **/.env"], "apply_patch", {"patch": PATCH.format("a", "b")}, "open"),
+        (["allow write: d/**"], "apply_patch", {"patch": PATCH.format("d/a", "d/b")}, "allow"),
+        (["allow write: d/**"], "apply_patch", {"patch": PATCH.format("d/a", "b")}, "open"),
+        (["allow write: src/*.py"], "write", {"path": "src/a.py"}, "allow"),
+        (["allow write: src/*.py"], "write", {"path": "src/a/b.py"}, "open"),
+        (["allow write: src/**"], "write", {"path": "src/a/b.py"}, "allow"),
+        (["allow write: src/**"], "write", {"path": "src/../x"}, "open"),
+        (["allow write: src/**"], "write", {"path": "/etc/src/x"}, "open"),
+        (["allow write: **"], "write", {"path": "../x"}, "open"),
+        (["allow write: **"], "write", {"path": "/x"}, "open"),
+        (["allow write: /tmp/**"], "write", {"path": "/tmp/x"}, "allow"),
+        (["deny write: **/.env"], "write", {"path": "/etc/.env"}, "deny"),
+        (["allow write: x?"], "write", {"path": "xy"}, "allow"),
+        (["allow write: x[a]"], "write", {"path": "xa"}, "open"),
+        (["deny *: secret/**"], "read", {"path": "secret/x"}, "deny"),
+        (["deny *"], "anything", {}, "deny"),
+        (["ask list: *"], "list", {}, "ask"),
+        (["ask fetch: *.example.com"], "fetch", {"url": "https://a.b.example.com/x"}, "ask"),
+        (["allow fetch: *.example.com"], "fetch", {"url": "https://example.com/x"}, "open"),
+        (["allow fetch: *.example.com"], "fetch", {"url": "https://evil.com/a.example.com"}, "open"),
+        (["allow fetch: *.example.com"], "fetch", {"url": "https://a.example.com@evil.com/"}, "open"),
+        (["allow fetch: *.example.com"], "fetch", {"url": "https://evilexample.com/"}, "open"),
+        (["allow fetch: example.com"], "fetch", {"url": "https://EXAMPLE.com.:443/"}, "allow"),
+        (["allow fetch: example.com"], "fetch", {"url": "https://ex\u0430mple.com/"}, "open"),
+    ],
+)
+def test_paths_and_hosts(rules: list[str], tool: str, arguments: dict[str, str], right: str) -> None:
+    assert says_of(rules, tool, **arguments) == right
+
+
+# -- what runs without a rule -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", everyday.READ)
+def test_what_only_reads_runs_unasked(command: str) -> None:
+    decision = decide([], ToolCall("c", "bash", {"command": command}))
+    assert (decision.says, decision.rule) == ("allow", READS), decision.reason
+
+
+@pytest.mark.parametrize("command", everyday.OTHER)
+def test_anything_else_is_asked_about(command: str) -> None:
+    assert says([], command) == "open"
+
+
+def test_what_only_reads_is_asked_about_where_a_rule_guards_what_may_be_read() -> None:
+    assert says(["deny read: secret"], "cat x") == "open"
+    assert says(["ask *: secret/**"], "ls | wc -l") == "open"
+    assert says(["deny read: secret"], "echo x; pwd") == "allow"
+
+
+def test_everyday_commands_are_understood() -> None:
+    """Understood: a rule can speak of them. Asking about one in twenty would be felt."""
+    lines = [*everyday.READ, *everyday.OTHER]
+    unclear = [line for line in lines if not isinstance(parse(line), Commands)]
+    assert len(lines) >= 100
+    assert len(unclear) <= 5, unclear
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat /etc/passwd", "cat ../x", "cat a/../../x", "cat ~/.ssh/id_rsa", "cat ~root/x", 'cat "$x"', "cat $x",
+        "cat $(a)",
+        "cat < /etc/passwd", "cat a > b", "head -n 5 /x", "head --lines=5 ../x", "grep -f /etc/passwd a",
+        "grep -rf x a",
+        "grep -R x .", "grep x /etc/passwd", "grep -e x -e y /etc/passwd", "grep --file=x a", "grep -r x -- ../y",
+        "rg --pre x y",
+        "rg -z x", "rg x ..", "rg -f x y", "rg -L x", "sort -o x y", "sort --output=x y", "sort --outp=x y",
+        "sort -T x y", "sort *",
+        "sort --compress-program=x y", "uniq a b", "uniq -c a b", "uniq *", "tail -f x", "tail -F x", "tee x", "ls /",
+        "ls ..",
+        "du /", "diff a /etc/passwd", "diff -l a b", "X=1 ls", "LC_ALL=C ls", "env ls -x $y", "cd / && ls",
+        "cd .. && cat x",
+        "cd && cat x", "cd - && ls", "cd $x && ls", "cd ~ && ls", "command cat /x", "sudo ls", "xargs cat",
+        "ls | xargs cat",
+        "find . -exec cat {} +", "git status", "git log", "find .", "sed -n 1p x", "awk 1 x", "printenv", "env", "set",
+        "jq . x",
+        "which -x a", "ls --unknown", "cat -x", "wc --files0-from=x", "stat -L/x", "date -s x", "file -C x",
+        "tree -o x",
+        "less x", "man x", "vim x", "hostname x", "./ls", "/bin/ls", "dd if=x", "f() { cat \"$1\"; }; f /x",
+        "test -f /x",
+        "for f in /etc/*; do cat $f; done", "cat <(a)", "wc -l {a,/etc/x}", "nl /x", "seq 1 2 > x", "mkfifo x",
+        "yes", "cat .*/x", "ls src/.*",
+    ],
+)  # fmt: skip
+def test_what_might_do_more_does_not(command: str) -> None:
+    assert says([], command) == "open"
