@@ -49,7 +49,6 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
             "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
         ),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
-        click.option("--allow", multiple=True, metavar="CMD", help="A command that may run unasked, exactly as given."),
         click.option("--sandbox", type=click.Choice(SANDBOXES), help=SANDBOX_HELP),
         click.option("--net", metavar="NET", help=NET_HELP),
         click.option("--cache", type=click.Path(path_type=Path), metavar="DIR", help=CACHE_HELP),

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -31,9 +31,6 @@ from . import granted
 from .asking import Always, ask, can_ask, is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
-
-if TYPE_CHECKING:
-    from latchstep.tool.sandbox import Sandbox
 
 MOST_NAMED = 5
 """Of the processes that still run, those that are named."""
@@ -323,45 +320,13 @@ def _nothing_left(journal: Journal, as_json: bool) -> None:
         )
 
 
-CONFINING = ("bubblewrap", "landlock")
-
-
-def confinement(
-    root: Path, setup: Setup, directory: Path | None, screen: Screen | None, path: str | None
-) -> Sandbox | None:
-    """The sandbox of a run, tried before anything is recorded; None where no command runs. Raises DefinitionError."""
-    from latchstep.session.blocking import run_blocking
-    from latchstep.tool.probe import best
-    from latchstep.tool.sandbox import Level, Sandbox
-
-    if setup.mode == "plan":
-        return None
-    wanted = setup.sandbox
-    if setup.mode == "unconfined":
-        if wanted in CONFINING:
-            raise DefinitionError(f"mode unconfined has no sandbox; for --sandbox {wanted} use --mode auto")
-        wanted = "none"
-    stores = directory.parents[:2] if directory is not None else ()  # of sessions, and of all that is ours
-    hidden = tuple(str(store) for store in stores if not root.is_relative_to(store))
-    environ = {**os.environ, **({"PATH": path} if path is not None else {})}
-
-    def make(level: Level) -> Sandbox:
-        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ)
-
-    passed = directory.parents[1] / "trials" if directory is not None else None
-    found, problems = run_blocking(best(make, wanted, passed))
-    if problems and screen is not None:
-        for problem in problems:
-            screen.line(screen.style(f"no sandbox {one_line(problem, 300)}", "yellow"))
-    return found
-
-
 def prepare(
     model: Model, root: Path, setup: Setup, directory: Path | None, screen: Screen | None, *, path: str | None = None
 ) -> tuple[Kit, Rules]:
     """What a run works with, and its rules. Without a screen nobody is asked. Raises DefinitionError."""
     from latchstep.tool.head import head_of
 
+    from .confining import CONFINING, confinement
     from .trusting import config_of, say_standing, under
 
     asks = screen is not None and can_ask()
