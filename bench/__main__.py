@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import long, loop, opening, process, snapshot, terminal, wires
+from . import long, loop, opening, process, sandbox, snapshot, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -16,6 +16,7 @@ async def in_process() -> dict[str, object]:
         "delta": await loop.deltas(),
         "wires": await wires.wires(),
         "concurrent": await loop.concurrent(),
+        "sandbox": await sandbox.sandbox(),
     }
 
 

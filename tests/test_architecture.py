@@ -117,7 +117,7 @@ SPAWNING = {
 
 
 def test_one_place_spawns_processes() -> None:
-    """The spawner and its program (`spawnd`, `proctable`). The demo forks once, before anything else runs: a
+    """The spawner and its program (`guard`, `spawnd`, `proctable`). The demo forks once, before anything else runs: a
     process must die for it. A keyring's command runs before anything else, at the person's own terminal."""
     found = set()
     for path in FILES:
@@ -132,7 +132,9 @@ def test_one_place_spawns_processes() -> None:
         names |= {name.rsplit(".", 1)[-1] for name in imports(path)}
         if names & SPAWNING:
             found.add(str(path.relative_to(SRC)))
-    assert found == {"tool/spawner.py", "tool/spawnd.py", "tool/proctable.py", "cli/demo.py", "cli/keys.py"}
+    assert found == {
+        "tool/spawner.py", "tool/guard.py", "tool/spawnd.py", "tool/proctable.py", "cli/demo.py", "cli/keys.py",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))

@@ -255,6 +255,9 @@ def begun(pieces: str, *more: Any) -> list[Any]:
     return [*text_answer(pieces)[:1], *more]
 
 
+BARE = ("--sandbox", "none")
+"""For tests that look for processes by their numbers, which are others in a sandbox."""
+
 DEEP = "echo $$ > pids; setsid sh -c 'echo $$ >> pids; setsid sleep 300 & echo $! >> pids; wait' & sleep 300"
 """A command with children in sessions of their own; `pids` names three of them."""
 

@@ -15,6 +15,7 @@ import pytest
 from latchstep.journal.store import Store
 from latchstep.tool import proctable
 from tests.cli.cli_kit import (
+    BARE,
     DEEP,
     PATIENCE,
     Home,
@@ -57,7 +58,7 @@ def test_the_second_interrupt_leaves_at_once_and_the_run_can_be_resumed(tmp_path
 
 def test_killed_in_a_command_the_resume_says_so_and_nothing_is_left(home: Home) -> None:
     with StrictChat([bash(DEEP), text_answer("I will look first.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--allow", DEEP)
+        process = home.start("run", "go", "--base-url", server.url, "--allow", DEEP, *BARE)
         pids = three_pids(home)
         process.kill()
         process.communicate(timeout=PATIENCE)
@@ -271,7 +272,7 @@ def test_show_to_a_reader_that_goes_away_is_quiet(home: Home) -> None:
 def test_a_terminal_that_hangs_up_ends_the_run(home: Home) -> None:
     with (
         StrictChat([bash(DEEP)]) as server,
-        Terminal(home, "run", "go", "--base-url", server.url, "--allow", DEEP) as it,
+        Terminal(home, "run", "go", "--base-url", server.url, "--allow", DEEP, *BARE) as it,
     ):
         pids = three_pids(home)
         it.hang_up()

@@ -210,7 +210,12 @@ def test_cwd_names_the_workspace_and_a_mistake_about_it_leaves_no_session(home: 
         (tmp_path / "file").write_text("")
         refused(home.run("run", "go", *url, "--cwd", str(tmp_path / "file")), 2, "not a folder")
         refused(home.run("run", "go", *url, "--cwd", str(tmp_path / "none")), 2, "does not exist")
-        refused(home.run("run", "go", *url, "--mode", "auto"), 2, "sandbox")
+        refused(home.run("run", "go", *url, "--mode", "auto", "--sandbox", "none"), 2, "sandbox")
+        refused(home.run("run", "go", *url, "--mode", "unconfined", "--sandbox", "landlock"), 2, "--mode auto")
+        refused(home.run("run", "go", *url, "--net", "some"), 2, "none, host or allow")
+        refused(home.run("run", "go", *url, "--net", "allow:a/b"), 2, "HOST:PORT")
+        refused(home.run("run", "go", *url, "--cache", str(tmp_path / "none")), 2, "cache", "does not exist")
+        refused(home.run("run", "go", *url, "--cache", str(home.workspace), "--sandbox", "bubblewrap"), 2, "cache")
         refused(home.run("run", "go", *url, "--check", " "), 2, "check")
         assert home.sessions() == []
         assert home.run("run", "go", *url, "--cwd", str(other), "--mode", "edits").status == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_kit import DEEP, Home, Terminal, alive, bash, call_answer_of, edit, pids_in, wait_for
+from tests.cli.cli_kit import BARE, DEEP, Home, Terminal, alive, bash, call_answer_of, edit, pids_in, wait_for
 from tests.model.strict_chat import StrictChat, text_answer
 
 QUESTION = "[y] yes  [n] no > "
@@ -188,7 +188,7 @@ def test_a_question_that_was_open_at_a_kill_is_asked_again(home: Home) -> None:
 def test_ctrl_c_in_a_command_does_not_reach_it_but_through_us(home: Home) -> None:
     with (
         StrictChat([bash(DEEP)]) as server,
-        Terminal(home, "run", "go", "--base-url", server.url, "--allow", DEEP) as it,
+        Terminal(home, "run", "go", "--base-url", server.url, "--allow", DEEP, *BARE) as it,
     ):
         pids = wait_for(lambda: found if len(found := pids_in(home.workspace / "pids")) == 3 else None)
         it.type("\x03")

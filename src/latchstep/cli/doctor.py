@@ -44,7 +44,7 @@ def examine() -> int:
         except Exception as error:
             level, text = "bad", f"{type(error).__name__}: {error}"
         mark, colour = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red")}[level]
-        screen.line(f"{screen.style(mark, colour)} {title.ljust(10)} {one_line(text, 400)}")
+        screen.line(f"{screen.style(mark, colour)} {title.ljust(10)} {one_line(text, 800)}")
         worst = max(worst, level == "bad")
     return worst
 
@@ -168,18 +168,23 @@ def _paths() -> Finding:
 
 
 def _sandbox() -> Finding:
-    """A command tries to write beside its workspace."""
+    """Each level is run in a folder, and is given things to do that it must not let happen."""
+    from latchstep.tool.probe import best
+    from latchstep.tool.sandbox import NOT_COVERED, Level, Sandbox
+
     with tempfile.TemporaryDirectory() as folder:
-        inside = Path(folder) / "inside"
-        inside.mkdir()
-        _run("echo x > ../outside", inside)
-        escaped = (Path(folder) / "outside").exists()
-    if not escaped:
-        return "ok", "a command could not write outside the workspace"
+
+        def make(level: Level) -> Sandbox:
+            return Sandbox(level, os.path.realpath(folder), hidden=(str(state_root()),))
+
+        found, problems = run_blocking(best(make))
+    why = "".join(f". Not {problem}" for problem in problems)
+    if found.level == "none":
+        return "warn", f"none: each command is asked about, but what you allow can do anything you can{why}"
     return (
-        "warn",
-        "none: a command just wrote outside its workspace. Each is asked about, but what you allow can do anything "
-        "you can. Mode auto is off",
+        "ok" if found.level == "bubblewrap" else "warn",
+        f"{found.level}: commands write their workspace only, read programs and no home, and have no network. "
+        f"Not covered: {NOT_COVERED[found.level]}{why}",
     )
 
 

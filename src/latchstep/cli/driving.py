@@ -195,8 +195,8 @@ def how_to_go_on(session_id: str) -> str:
 
 def _opening(screen: Screen, session: Session) -> None:
     kit, mode = session.kit, str(session.kit.setup.get("mode", "ask"))
-    where = printable(str(kit.workspace))
-    screen.line(screen.style(f"{PROGRAM} · {printable(kit.model.name)} · mode {mode} · {where}", "dim"))
+    where, held = printable(str(kit.workspace)), holds(kit.setup)
+    screen.line(screen.style(f"{PROGRAM} · {printable(kit.model.name)} · mode {mode} · {held} · {where}", "dim"))
     if mode == "unconfined":
         screen.line(
             screen.style("unconfined: every command runs unasked, with all your rights and no sandbox.", "bold", "red")
@@ -227,6 +227,19 @@ def _unfinished(screen: Screen, session: Session) -> None:
             again = "it is safe to repeat, and runs again" if entry.replay == "safe" else _in_doubt(session, entry)
             call = f"{one_line(entry.call.name, 40)} {one_line(summary(entry.call.arguments), 80)}".rstrip()
             screen.line(screen.style(f"  {call}: was running when the process ended; {again}", "yellow"))
+
+
+def holds(setup: dict[str, Any]) -> str:
+    """What holds the commands of a run, in words."""
+    match level := str(setup.get("level", "")):
+        case "":
+            return "no commands"
+        case "none":
+            return "no sandbox"
+        case _:
+            net = str(setup.get("net", "none"))
+            words = {"none": "no network", "host": "network of this machine"}
+            return f"sandbox {level}, {words.get(net) or one_line(net.replace('allow:', 'network of '), 60)}"
 
 
 def _in_doubt(session: Session, entry: Any) -> str:

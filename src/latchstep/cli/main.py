@@ -24,8 +24,12 @@ MODES = ("ask", "plan", "edits", "auto", "unconfined")
 
 MODE_HELP = (
     "plan: only reading. ask (default): changes and commands are asked about. edits: files may be changed unasked. "
-    "auto: needs a sandbox. unconfined: nothing is asked, nothing is confined."
+    "auto: nothing is asked, the sandbox confines. unconfined: nothing is asked, nothing is confined."
 )
+SANDBOXES = ("auto", "bubblewrap", "landlock", "none")
+SANDBOX_HELP = "What holds commands; auto (default): the best that works here (see: latchstep doctor)."
+NET_HELP = "Network of commands: none (default), host (all of this machine's), or allow:HOST,… (those, by a proxy)."
+CACHE_HELP = "A folder that package managers may use as their cache; give it to nobody else."
 DOUBTS = ("report", "ask", "fail")
 DOUBT_HELP = (
     "What becomes of a call that was running when the process died, if its effect cannot be looked up. report "
@@ -45,6 +49,9 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
             "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
         ),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
+        click.option("--sandbox", type=click.Choice(SANDBOXES), help=SANDBOX_HELP),
+        click.option("--net", metavar="NET", help=NET_HELP),
+        click.option("--cache", type=click.Path(path_type=Path), metavar="DIR", help=CACHE_HELP),
         click.option("--allow", multiple=True, metavar="RULE", help=ALLOW_HELP),
         click.option("--ask", multiple=True, metavar="RULE", help=RULE_HELP.format("asked about")),
         click.option("--deny", multiple=True, metavar="RULE", help=RULE_HELP.format("refused")),

@@ -44,6 +44,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
 
     allow, ask, deny: rules, as `rule_for` reads them.
     cut: the server's URL held a user, a password or a query, which are not recorded.
+    sandbox: the one that was wanted. level: the one that it was, for the record.
     """
 
     model: str = ""
@@ -55,6 +56,10 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     deny: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
+    sandbox: str = "auto"
+    net: str = "none"
+    cache: str = ""
+    level: str = ""
     max_context: int = 0
     on_doubt: OnDoubt = "report"
 
@@ -169,8 +174,9 @@ def here() -> Path:
         raise DefinitionError("the current folder does not exist any more; give one with --cwd DIR") from None
 
 
-def asked(base: Setup, *, model: Any, base_url: Any, check: Any, **given: Any) -> Setup:
+def asked(base: Setup, *, model: Any, base_url: Any, check: Any, cache: Any = None, **given: Any) -> Setup:
     """The recorded set-up with what was typed now on top; rules and checks are added."""
+    given["cache"] = str(folder(cache, "cache", "--cache")) if cache else None
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
         given |= {"base_url": "", "cut": False}  # the server on record is another service's
@@ -259,20 +265,20 @@ def _first_usable() -> str:
     return offer.example
 
 
-def folder(path: Path) -> Path:
-    """The workspace's real path. Raises DefinitionError."""
+def folder(path: Path, what: str = "workspace", option: str = "--cwd") -> Path:
+    """The real path of the workspace, or of another folder. Raises DefinitionError."""
     shown = printable(str(path))
     try:
         if not path.exists():
-            raise DefinitionError(f"the workspace {shown} does not exist; give another with --cwd DIR")
+            raise DefinitionError(f"the {what} {shown} does not exist; give another with {option} DIR")
         if not path.is_dir():
-            raise DefinitionError(f"the workspace {shown} is not a folder; give one with --cwd DIR")
+            raise DefinitionError(f"the {what} {shown} is not a folder; give one with {option} DIR")
         root = path.resolve()
         str(root).encode()
     except UnicodeEncodeError:
-        raise DefinitionError(f"the path of the workspace, {shown}, is not UTF-8 here; rename it") from None
+        raise DefinitionError(f"the path of the {what}, {shown}, is not UTF-8 here; rename it") from None
     except (OSError, ValueError, RuntimeError) as error:
-        raise DefinitionError(f"the workspace {shown} cannot be opened: {error}") from error
+        raise DefinitionError(f"the {what} {shown} cannot be opened: {error}") from error
     return root
 
 
@@ -320,6 +326,7 @@ def prepare(
     """What a run works with, and its rules. Without a screen nobody is asked. Raises DefinitionError."""
     from latchstep.tool.head import head_of
 
+    from .confining import CONFINING, confinement
     from .trusting import config_of, say_standing, under
 
     asks = screen is not None and can_ask()
@@ -327,12 +334,14 @@ def prepare(
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
+    sandbox = confinement(root, setup, directory, screen, path)
+    setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
     settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
     state = directory.parent.parent if directory is not None else state_root()
     rules = rules_of(setup, settings, root, state)
-    policy = preset(setup.mode, rules, asks=asks, root=str(root))  # type: ignore[arg-type]
+    policy = preset(setup.mode, rules, asks=asks, sandboxed=setup.level in CONFINING, root=str(root))  # type: ignore[arg-type]
     always = Always(root, state, rules)
     kit = coding_kit(
         model,
@@ -341,6 +350,7 @@ def prepare(
         approve=(lambda question: ask(screen, question, always)) if screen is not None and asks else None,
         setup=msgspec.to_builtins(setup),
         path=path,
+        sandbox=sandbox,
         notes=config.instructions,
         trusted=config.standing == "trusted",
     )

@@ -37,7 +37,7 @@ def preset(
         raise DefinitionError(f"there is no mode {mode!r}; modes are {', '.join(get_args(Mode))}")
     if mode == "auto" and not sandboxed:
         raise DefinitionError(
-            "mode 'auto' runs commands unasked inside a sandbox, and there is none here; "
+            "mode 'auto' runs commands unasked inside a sandbox, and none works here (latchstep doctor says why); "
             "use 'ask' with --allow CMD, or 'unconfined' on a machine you can lose"
         )
 

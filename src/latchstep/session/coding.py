@@ -16,15 +16,21 @@ from .kit import Kit
 from .prompt import coding_prompt
 
 if TYPE_CHECKING:
+    from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
 
 
-def _never_written(directory: Path | None) -> list[Path]:
-    """What no file tool writes: the sessions, and what was granted, trusted and entrusted, which lies beside them."""
+def _never_written(root: Path, directory: Path | None) -> list[Path]:
+    """What no file tool writes: what makes git run programs, the sessions, and what was granted, trusted and entrusted,
+    which lies beside them."""
+    from latchstep.tool.gitguard import guards_of
+
+    guarded = [Path(path) for path in guards_of(str(root.resolve())).readonly]
     if directory is None:
-        return []
+        return guarded
     home = directory.parent.parent
-    return [directory.parent, *(home / name for name in ("sessions", "snapshots", "grants", "trust.json", "keys"))]
+    names = ("sessions", "snapshots", "grants", "trust.json", "keys")
+    return [*guarded, directory.parent, *(home / name for name in names)]
 
 
 def _shadow(root: Path, directory: Path | None) -> Shadow | None:
@@ -49,14 +55,13 @@ def coding_kit(
     path: str | None = None,
     notes: str = "",
     trusted: bool = False,
+    sandbox: Sandbox | None = None,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
-    directory: the session's own, `HOME/sessions/ID`, for outputs and `tools.lock`; file tools write neither it nor
-    its neighbours. With it the files are kept in snapshots under `HOME/snapshots`; SessionError while they are
-    restored by another process.
+    directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
-    The session's `close` ends the spawner and whatever it started.
+    sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
@@ -64,12 +69,13 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=_never_written(directory))
+    workspace = Workspace(root, protected=_never_written(root, directory))
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
         lock_path=directory / "tools.lock" if directory is not None else None,
         extra={"PATH": path} if path is not None else None,
+        sandbox=sandbox,
     )
 
     shadow = _shadow(workspace.root, directory)

@@ -18,6 +18,7 @@ from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
 from .capture import Capture, output_path
+from .explain import explain
 from .link import PATIENCE
 from .outcome import signal_name
 from .show import OUTPUT_LIMIT, show
@@ -82,6 +83,7 @@ def bash_tool(
 
     refuse_gone: raises ToolError where the workspace is no longer the folder it was.
     """
+    explained: set[str] = set()
 
     async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
         refuse_gone()
@@ -95,7 +97,8 @@ def bash_tool(
             raise
         except ValueError as error:
             raise ToolError(str(error)) from None
-        return _result(ended, capture, timeout)
+        meaning = explain(ended.head + ended.tail, spawner.sandbox, explained)
+        return _result(ended, capture, timeout, meaning)
 
     return Tool(
         name="bash",
@@ -146,9 +149,12 @@ class _Progress:
             self.tell(text)
 
 
-def _result(ended: Finished, capture: Capture, timeout: float) -> Output:
+def _result(ended: Finished, capture: Capture, timeout: float, meaning: str = "") -> Output:
     status = _status(ended, timeout)
-    content = "\n".join([show(capture), *_background(ended), f"[{status}]"])
+    notes = [f"[{meaning}]"] if meaning else []
+    if ended.restarted:
+        notes.append(f"[{ended.restarted}; what earlier commands had left in the background was ended, /tmp is empty]")
+    content = "\n".join([show(capture), *_background(ended), *notes, f"[{status}]"])
     details = {
         "exit": ended.exit_status,
         "signal": ended.signal,

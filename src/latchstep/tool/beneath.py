@@ -230,12 +230,21 @@ def _temporary(folder: int, nameless: bool, mode: int) -> tuple[int, str]:
     """A new file to write to and its name: none where the system can, so that a kill leaves nothing behind."""
     if nameless:
         try:
-            return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), ""
+            fd, name = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), ""
         except OSError as error:
             raise _NoNameless from error
-    name = random_name()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(name, flags, mode, dir_fd=folder), name
+    else:
+        name = random_name()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, mode, dir_fd=folder)
+    give_to_owner(fd, folder)
+    return fd, name
+
+
+def give_to_owner(made: int, folder: int) -> None:
+    """What root makes in somebody else's folder is theirs, as are the commands that run there."""
+    if os.geteuid() == 0 and (status := os.fstat(folder)).st_uid != 0:
+        os.fchown(made, status.st_uid, status.st_gid)
 
 
 def random_name() -> str:

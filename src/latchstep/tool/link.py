@@ -32,6 +32,8 @@ class Job:
     done: asyncio.Future[Report]
     capture: Capture
     on_output: Callable[[bytes], None] | None = None
+    timeout: float = 0.0
+    grace: float = 0.0
     fd: int = -1
 
 
@@ -128,6 +130,8 @@ class Link:
                 report = parse_report(fields)
             elif kind == b"failed":
                 report = Report(failed=clean_output(fields[:200]))
+            elif kind == b"stale":
+                report = Report(stale=clean_output(fields[:1000]))
             else:
                 raise ValueError("no such message")
             job = self.jobs.pop(id.decode("ascii"))

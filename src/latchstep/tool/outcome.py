@@ -48,11 +48,15 @@ class Finished:
     left: tuple[Left, ...] = ()
     left_count: int = 0
     unknown: str = ""
+    restarted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of one command. `failed`: it did not start; `lost`: nobody can tell; why, in words."""
+    """What became of one command. `failed`: it did not start; `lost`: nobody can tell; why, in words.
+
+    stale: it did not start, since the sandbox does not hold this path any more.
+    """
 
     status: int | None = None
     timed_out: bool = False
@@ -61,6 +65,7 @@ class Report:
     left_count: int = 0
     failed: str = ""
     lost: str = ""
+    stale: str = ""
 
 
 def parse_report(raw: bytes) -> Report:
@@ -90,7 +95,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def finished(report: Report, capture: Capture, elapsed: float) -> Finished:
+def finished(report: Report, capture: Capture, elapsed: float, restarted: str = "") -> Finished:
     """Join a report with what was captured; `elapsed` seconds bound what the report says of its duration."""
     capture.flush()
     status, unknown = report.status, report.lost
@@ -110,4 +115,5 @@ def finished(report: Report, capture: Capture, elapsed: float) -> Finished:
         left=report.left,
         left_count=report.left_count,
         unknown=unknown,
+        restarted=restarted,
     )

@@ -1,10 +1,7 @@
-"""The spawner program: it starts commands, and nothing it ever started outlives it, its guard or its owner.
+"""The worker of the spawner program: it starts commands, keeps deadlines, and reaps all that it ever started.
 
-Two processes. The worker spawns, keeps deadlines and is the subreaper of all it spawned; the guard above it
-does nothing but wait. Whoever of owner, guard and worker is left ends everything as soon as another is gone.
-
-Started with descriptors 3 (requests), 4 (a pipe the owner holds open) and 5 (a pidfd of the owner, where there
-is such a thing). A message is one datagram of fields joined by NUL, which no command, path or variable contains.
+Its descriptors are 3 (requests) and those whose end means that owner or guard is gone (see `guard`). A message is
+one datagram of fields joined by NUL, which no command, path or variable contains.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ except ImportError:  # pragma: no cover
     import signal
     import socket  # type: ignore[no-redef]
 
-CONNECTION, LIFE, OWNER = 3, 4, 5
+CONNECTION, LIFE, OWNER, PLAN = 3, 4, 5, 6
 LOCK_FD, SCRIPT_FD = 97, 98
 """Numbers of the lock and of a long command in a child: far from those that scripts use (3 to 9, 200)."""
 
@@ -60,10 +57,24 @@ class Command:
 
 
 class Worker:
-    """Serves requests until the owner or the guard is gone."""
+    """Serves requests until the owner or the guard is gone.
 
-    def __init__(self, token: bytes, lock_path: bytes, guard_end: int, reaper: bool) -> None:
+    ends: descriptors whose end says so. readonly: paths that must lie on read-only mounts before each command.
+    variables: what each command gets on top of what its request says.
+    """
+
+    def __init__(
+        self,
+        token: bytes,
+        lock_path: bytes,
+        ends: frozenset[int],
+        reaper: bool,
+        *,
+        readonly: tuple[bytes, ...] = (),
+        variables: dict[bytes, bytes] | None = None,
+    ) -> None:
         self.token, self.lock_path, self.reaper = token, lock_path, reaper
+        self.readonly, self.variables = readonly, variables or {}
         self.connection = socket.socket(fileno=CONNECTION)
         self.connection.setblocking(False)
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -76,7 +87,9 @@ class Worker:
         self.poll = select.poll()
         for fd in (CONNECTION, self.wake):
             self.poll.register(fd, select.POLLIN)
-        self.ends = watch_ends(self.poll, guard_end)
+        self.ends = ends
+        for fd in ends:
+            self.poll.register(fd, select.POLLIN)
         self.commands: dict[str, Command] = {}
         self.sessions: dict[int, str] = {}
         self.known: dict[tuple[int, int], str] = {}
@@ -160,10 +173,14 @@ class Worker:
         """
         output, *more = fds
         try:
+            if (detached := self.detached()) is not None:
+                self.outbox.append(b"\0".join((b"stale", fields[0], detached)))
+                return
             body = read_all(more[0]).split(b"\0") if fields[3] == b"1" else fields[5:]
             count = int(body[1])
             arguments, variables = body[2 : 2 + count], body[2 + count :]
             environment = dict(variable.split(b"=", 1) for variable in variables if variable)
+            environment |= self.variables
             environment[MARK] = self.token + b"." + fields[0]
             targets = [(self.null, 0), (output, 1), (output, 2)]
             if fields[4] == b"1":
@@ -191,6 +208,16 @@ class Worker:
             os.chdir("/")
             for fd in (output, *more):
                 os.close(fd)
+
+    def detached(self) -> bytes | None:
+        """A path that is not read-only any more: somebody outside replaced it, which takes the mount away."""
+        for path in self.readonly:
+            try:
+                if not os.statvfs(path).f_flag & os.ST_RDONLY:
+                    return path
+            except OSError:
+                return path
+        return None
 
     def members(self, target: str) -> tuple[Table, list[int]]:
         """What lives of one command (`*`: of all), strays that belong to no other included.
@@ -331,67 +358,3 @@ def watch_ends(poll: select.poll, other: int) -> frozenset[int]:
     for fd in ends:
         poll.register(fd, select.POLLIN)
     return frozenset(ends)
-
-
-LAST_WATCH = """
-read -r _
-before=once
-for round in 1 2 3 4 5 6 7 8 9 10; do
-  found=$(grep -lzs "^$1" /proc/[0-9]*/environ)
-  [ -n "$found$before" ] || exit 0
-  before=$found
-  for file in $found; do pid=${file#/proc/}; kill -9 "${pid%/environ}"; done
-done
-"""
-"""Ends what is marked when guard and worker are killed in one blow, as `pkill -9 -f python` does. A process that
-is just being replaced by another program shows no environment, so it looks once more when nothing is left."""
-
-
-def start_last_watch(token: bytes, stdin: int) -> int:
-    actions = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
-    arguments = [b"sh", b"-c", LAST_WATCH.encode(), b"latchstep-watch", MARK + b"=" + token + b"[.]"]
-    try:
-        return os.posix_spawn("/bin/sh", arguments, {"PATH": "/usr/bin:/bin"}, file_actions=actions, setsid=True)
-    except OSError:
-        return 0
-
-
-def main(token: bytes, lock_path: bytes) -> None:
-    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
-        try:
-            if int(name) > OWNER:
-                os.close(int(name))
-            elif int(name) >= CONNECTION:
-                os.set_inheritable(int(name), False)
-        except OSError:
-            pass
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    os.chdir("/")
-    worker_reads, guard_holds = os.pipe()
-    guard_reads, worker_holds = os.pipe()
-    watch_reads, _both_hold = os.pipe()
-    proctable.take_role(b"latchstep-guard")
-    worker = os.fork()
-    if worker == 0:
-        for fd in (guard_holds, guard_reads, watch_reads):
-            os.close(fd)
-        reaper = proctable.take_role(b"latchstep-spawn")
-        grace = Worker(token, lock_path, worker_reads, reaper).serve()
-        proctable.end_everything(token, grace)
-        os.kill(os.getppid(), signal.SIGCONT)  # a stopped guard shall see that we end
-        os._exit(0)
-    for fd in (worker_reads, worker_holds, CONNECTION):
-        os.close(fd)
-    toolslock.hold(lock_path)
-    watch = start_last_watch(token, watch_reads)
-    os.close(watch_reads)
-    poll = select.poll()
-    watch_ends(poll, guard_reads)
-    poll.poll()
-    os.kill(worker, signal.SIGKILL)
-    proctable.end_everything(token, 0.0, watch)
-    if watch:
-        os.kill(watch, signal.SIGKILL)
-        proctable.end_everything(token, 0.0)  # without the watch, no child left is proof that nothing is
-    os._exit(0)

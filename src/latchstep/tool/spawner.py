@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import marshal
 import os
 import socket
 import sys
@@ -16,13 +17,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from latchstep.errors import ToolError
+from latchstep.errors import DefinitionError, ToolError
 
+from . import guard as guard_program
 from . import spawnd
 from .capture import Capture
 from .environment import child_environment
 from .link import PATIENCE, Job, Link
-from .outcome import Finished, Left, finished
+from .outcome import Finished, Left, Report, finished
+from .sandbox import Sandbox, plan
 from .toolslock import still_running, wait_until_quiet
 
 __all__ = ["Capture", "Finished", "Left", "Spawner", "child_environment", "still_running", "wait_until_quiet"]
@@ -42,10 +45,10 @@ READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 """A pipe holds no more, so that reading on at the end of a command is bounded."""
 
-BOOT = (
-    "import os, sys; sys.path.append(sys.argv[1]); from latchstep.tool.spawnd import main;"
-    "main(*map(os.fsencode, sys.argv[2:]))"
-)
+RESTARTS = 3
+"""Times that a command is tried while the sandbox has to be set up anew."""
+
+CANNOT = "the sandbox cannot be set up: "
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
 
 
@@ -54,6 +57,7 @@ class Spawner:
 
     lock_path: the file that tells later processes whether anything still lives (see `toolslock`).
     keep: names of further variables to inherit. extra: variables to set in every command.
+    sandbox: how commands are confined; None leaves them all our rights.
     """
 
     def __init__(
@@ -62,7 +66,9 @@ class Spawner:
         lock_path: Path | None = None,
         keep: Iterable[str] = (),
         extra: Mapping[str, str] | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
+        self.sandbox = sandbox
         self._lock_path = lock_path
         self._keep, self._extra = tuple(keep), dict(extra or {})
         self._links: list[Link] = []
@@ -99,12 +105,31 @@ class Spawner:
         body, script = self._body(command, os.fspath(cwd), env)
         loop = self._attach()
         begun = time.monotonic()
-        job = self._job(loop, capture or Capture(), on_output)
+        capture, stale = capture or Capture(), ""
         try:
-            link = await self._submit(job, body, script, f"{timeout}\0{grace}")
+            for _ in range(RESTARTS):
+                job = self._job(loop, capture, on_output)
+                job.timeout, job.grace = timeout, grace
+                report = await self._attempt(job, loop, body, script)
+                if not report.stale:
+                    break
+                stale = report.stale
+                await self.close(grace)
+            if report.stale or report.failed:
+                raise ToolError(f"the command was not started: {report.failed or _detached(stale)}")
+            return finished(report, capture, time.monotonic() - begun, restarted=_detached(stale) if stale else "")
+        finally:
+            capture.close()
+            self._rest(loop)
+
+    async def _attempt(self, job: Job, loop: asyncio.AbstractEventLoop, body: bytes, script: bytes) -> Report:
+        """Run it once; what the spawner says of it."""
+        grace = job.grace
+        try:
+            link = await self._submit(job, body, script)
             loop.add_reader(job.fd, self._read, job, loop, READ_BYTES)
             try:
-                await asyncio.wait([job.done], timeout=timeout + grace + PATIENCE)
+                await asyncio.wait([job.done], timeout=job.timeout + grace + PATIENCE)
                 if not job.done.done():
                     link.lose("it did not answer")
                     await link.insist(job.done, 0.0)
@@ -114,13 +139,11 @@ class Spawner:
                 raise
             finally:
                 self._hand_over(job, link, loop)
-            report = job.done.result()
-            if report.failed:
-                raise ToolError(f"the command was not started: {report.failed}")
-            return finished(report, job.capture, time.monotonic() - begun)
+            return job.done.result()
         finally:
-            self._close_job(job)
-            self._rest(loop)
+            if job.fd >= 0:
+                os.close(job.fd)
+                job.fd = -1
 
     async def kill_all(self, grace: float = GRACE) -> None:
         """End every command and everything that earlier ones left; return when all of it is dead."""
@@ -161,6 +184,10 @@ class Spawner:
         return [link for link in self._links if not link.buried.done()]
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> Link:
+        try:
+            told_bytes = marshal.dumps(plan(self.sandbox) if self.sandbox is not None else {"level": "none"})
+        except DefinitionError as error:
+            raise ToolError(f"{CANNOT}{error}") from error
         program = getattr(sys, "_base_executable", "") or sys.executable
         token = os.urandom(12).hex()
         root = str(Path(__file__).resolve().parents[2])
@@ -169,8 +196,8 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         ours.setblocking(False)
         alive, life = os.pipe()
-        log = _file(b"")
-        given = {spawnd.CONNECTION: theirs.fileno(), spawnd.LIFE: alive, 2: log}
+        log, told = _file(b""), _file(told_bytes)
+        given = {spawnd.CONNECTION: theirs.fileno(), spawnd.LIFE: alive, spawnd.PLAN: told, 2: log}
         if hasattr(os, "pidfd_open"):  # the pipe alone would stay open in a fork of this process
             with suppress(OSError):
                 given[spawnd.OWNER] = os.pidfd_open(os.getpid())
@@ -178,7 +205,7 @@ class Spawner:
         try:
             guard = os.posix_spawn(
                 program,
-                [program, "-I", "-S", "-B", "-c", BOOT, root, token, lock_path],
+                [program, "-I", "-S", "-B", "-c", guard_program.BOOT, root, "main", token, lock_path],
                 {},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -196,7 +223,7 @@ class Spawner:
             raise ToolError(f"the spawner could not be started: {program}: {error.strerror}") from error
         finally:
             theirs.close()
-            for fd in (*high.values(), alive, *(given[number] for number in given if number == spawnd.OWNER)):
+            for fd in (*high.values(), alive, told, *(given[number] for number in given if number == spawnd.OWNER)):
                 os.close(fd)
         link = Link(token, ours, life, log, guard, loop)
         self._links = [*self._living(), link]
@@ -221,12 +248,13 @@ class Spawner:
         shell = os.fsencode(next((path for path in SHELLS if os.access(path, os.X_OK)), SHELLS[-1]))
         apart = len(text) > ARGUMENT_LIMIT
         arguments = [shell, b"/dev/fd/%d" % spawnd.SCRIPT_FD] if apart else [shell, b"-c", text]
-        environment = child_environment(os.environ, self._keep, {**self._extra, **(env or {})})
+        confined = self.sandbox.variables() if self.sandbox is not None else {}
+        environment = child_environment(os.environ, self._keep, {**self._extra, **confined, **(env or {})})
         variables = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
         fields = [os.fsencode(os.path.abspath(cwd)), b"%d" % len(arguments), *arguments, *variables]
         return b"\0".join(fields), text if apart else b""
 
-    async def _submit(self, job: Job, body: bytes, script: bytes, times: str) -> Link:
+    async def _submit(self, job: Job, body: bytes, script: bytes) -> Link:
         """Hand a command to a living spawner. Waits, bounded, while that has too much to read."""
         loop = self._attach()
         job.fd, write = os.pipe()
@@ -234,7 +262,7 @@ class Spawner:
         try:
             os.set_blocking(job.fd, False)
             apart = len(body) > INLINE_LIMIT
-            head = f"spawn\0{job.id}\0{times}\0{int(apart)}\0{int(bool(script))}".encode()
+            head = f"spawn\0{job.id}\0{job.timeout}\0{job.grace}\0{int(apart)}\0{int(bool(script))}".encode()
             fds += [_file(data) for data in (body if apart else b"", script) if data]
             message = head if apart else head + b"\0" + body
             until = loop.time() + PATIENCE
@@ -289,12 +317,6 @@ class Spawner:
                 with suppress(OSError):
                     socket.send_fds(link.connection, [b"drain"], [job.fd])
 
-    def _close_job(self, job: Job) -> None:
-        job.capture.close()
-        if job.fd >= 0:
-            os.close(job.fd)
-            job.fd = -1
-
     def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the spawner end when it is idle for long and nothing of it lives."""
         if self._idle is not None:
@@ -306,6 +328,10 @@ class Spawner:
             if link.usable and not link.jobs:
                 link.retiring = True
                 link.send("retire")
+
+
+def _detached(path: str) -> str:
+    return f"{path} was replaced from outside, so the sandbox was started anew"
 
 
 def _file(data: bytes) -> int:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from .guard import OURS
+
 MAX_FOLDERS = 20_000
 """Folders that are looked at; where there are more, the findings say so."""
 
@@ -20,7 +22,7 @@ MAX_FOLDERS = 20_000
 # that ends with `/` stands for everything beneath it.
 _KINDS: dict[str, str] = {
     "git runs it": ".git/hooks/ .git/config .git/config.worktree .git/commondir .git/info/attributes "
-    ".git/modules/ .git/worktrees/",
+    ".git/modules/ .git/worktrees/ .git/rebase-merge/git-rebase-todo .githooks/",
     "git reads it": ".git .gitattributes .gitmodules .gitconfig",
     "a hook manager runs it": ".husky/ .pre-commit-config.yaml lefthook.yml .lefthook.yml",
     "the shell may run it": ".envrc .direnv/ mise.toml .mise.toml .tool-versions .bashrc .zshrc .zshenv .profile",
@@ -63,10 +65,16 @@ def changed_start_files(root: Path, since: float) -> tuple[list[StartFile], bool
         prefix = "" if base == "." else base.replace(os.sep, "/") + "/"
         if prefix.endswith(".git/") or "/.git/objects/" in f"/{prefix}":
             folders[:] = [name for name in folders if name != "objects"]
+        if {"HEAD", "config"} <= set(files) and {"objects", "refs"} <= set(folders) and not prefix.endswith(".git/"):
+            found += [StartFile(prefix + "config", "git takes its folder for a repository")] * _new("config", fd, since)
         for name in (*files, *(folder for folder in folders if folder == ".git")):
             if (why := _why(prefix + name, name, fd, since)) is not None:
                 found.append(StartFile(prefix + name, why))
     return sorted(found), True
+
+
+def _new(name: str, folder: int, since: float) -> bool:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime >= since
 
 
 def _why(path: str, name: str, folder: int, since: float) -> str | None:
@@ -78,7 +86,7 @@ def _why(path: str, name: str, folder: int, since: float) -> str | None:
         about = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return None
-    if about.st_ctime < since or (path.endswith(".sample") and "/hooks/" in path):
+    if about.st_ctime < since or int(about.st_mtime) == OURS or (path.endswith(".sample") and "/hooks/" in path):
         return None
     if stat.S_ISDIR(about.st_mode):
         return "a repository within" if name == ".git" else None

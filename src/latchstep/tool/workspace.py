@@ -303,6 +303,9 @@ class Workspace:
                 try:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(parts[end - 1], dir_fd=above)
+                        made = os.open(parts[end - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+                        beneath.give_to_owner(made, above)
+                        os.close(made)
                     os.fsync(above)
                 finally:
                     os.close(above)

@@ -1,0 +1,48 @@
+"""Which sandbox holds the commands of a run: found by trying, before anything is recorded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latchstep.core.printable import one_line
+from latchstep.errors import DefinitionError
+
+from .running import Setup
+from .screen import Screen
+
+if TYPE_CHECKING:
+    from latchstep.tool.sandbox import Sandbox
+
+CONFINING = ("bubblewrap", "landlock")
+
+
+def confinement(
+    root: Path, setup: Setup, directory: Path | None, screen: Screen | None, path: str | None
+) -> Sandbox | None:
+    """The sandbox of a run, tried before anything is recorded; None where no command runs. Raises DefinitionError."""
+    from latchstep.session.blocking import run_blocking
+    from latchstep.tool.probe import best
+    from latchstep.tool.sandbox import Level, Sandbox
+
+    if setup.mode == "plan":
+        return None
+    wanted = setup.sandbox
+    if setup.mode == "unconfined":
+        if wanted in CONFINING:
+            raise DefinitionError(f"mode unconfined has no sandbox; for --sandbox {wanted} use --mode auto")
+        wanted = "none"
+    stores = directory.parents[:2] if directory is not None else ()  # of sessions, and of all that is ours
+    hidden = tuple(str(store) for store in stores if not root.is_relative_to(store))
+    environ = {**os.environ, **({"PATH": path} if path is not None else {})}
+
+    def make(level: Level) -> Sandbox:
+        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ)
+
+    passed = directory.parents[1] / "trials" if directory is not None else None
+    found, problems = run_blocking(best(make, wanted, passed))
+    if problems and screen is not None:
+        for problem in problems:
+            screen.line(screen.style(f"no sandbox {one_line(problem, 300)}", "yellow"))
+    return found
