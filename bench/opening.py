@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from latchstep.core.event import FORMAT, Event, MessageAccepted, SessionCreated, SessionSnapshot, encode_event
+from latchstep.core.codec import encode_event
+from latchstep.core.event import FORMAT, Event, MessageAccepted, SessionCreated, SessionSnapshot
 from latchstep.core.message import user
 from latchstep.core.state import State, fold
 from latchstep.journal.file import FileJournal

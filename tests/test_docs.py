@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from latchstep.core.event import KNOWN
+from latchstep.core.codec import KNOWN
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -10,6 +10,7 @@ import pytest
 
 import latchstep as ls
 from latchstep.core import event as ev
+from latchstep.core.codec import encode_event
 from latchstep.core.message import Message, Text, ToolCall, ToolResult, tool_message, user
 from latchstep.core.project import Projection
 from tests.crash.simulate import check_request
@@ -109,9 +110,9 @@ def test_b01_an_interrupt_leaves_no_call_without_a_result(how: str) -> None:
         again = Chunks([done("on it")])
         if how == "cancel":
             session.kit.model = again
-            stored = [ev.encode_event(e) for e in journal.events]
+            stored = [encode_event(e) for e in journal.events]
             result = await session.run("continue")
-            assert [ev.encode_event(e) for e in journal.events[: len(stored)]] == stored
+            assert [encode_event(e) for e in journal.events[: len(stored)]] == stored
         else:
             result = await session_of(again, meter.tools, journal=killed).run("continue")
         assert (result.status, meter.counted) == ("completed", 0 if how == "cancel" else 1)
@@ -332,7 +333,7 @@ def test_a_history_that_needs_no_repair_says_nothing_of_it() -> None:
         model = Chunks([calling(call("act", "a"), call("nope", "b"))], [done()])
         await session_of(model, [act], journal=journal).run("go")
         assert [e.repaired for e in journal.of(ev.ModelRequested)] == [{}, {}]
-        assert b"repaired" not in b"".join(map(ev.encode_event, journal.events))
+        assert b"repaired" not in b"".join(map(encode_event, journal.events))
 
     go(main())
 

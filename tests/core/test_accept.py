@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from latchstep.core import event as ev
 from latchstep.core.accept import LEGAL_ID, accept, storable, storable_message
 from latchstep.core.chunk import Completed
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Image, Message, Provider, Text, Thinking, ToolCall, ToolResult, Usage
 from latchstep.core.parts import OpenRequest, RunState
 from latchstep.core.state import State
@@ -55,7 +56,7 @@ def test_anything_becomes_an_event_that_survives_the_record(found: Any, stop: An
     before = state({"call_0"})
     event = accept(answer, before, "p:m")
     assert isinstance(event, ev.MessageCompleted | ev.ModelFailed)
-    assert ev.decode_event(ev.encode_event(event)) == event
+    assert decode_event(encode_event(event)) == event
     assert accept(answer, before, "p:m") == event
     assert before.ids == {"call_0"}
     if isinstance(event, ev.MessageCompleted):

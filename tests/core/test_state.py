@@ -7,6 +7,7 @@ import pytest
 
 from latchstep.core import event as ev
 from latchstep.core.calls import result
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Message, Text, ToolCall, Usage, user
 from latchstep.core.state import MAX_PERIOD, State, fold
 
@@ -238,6 +239,6 @@ def test_a_snapshot_restores_all_but_the_messages() -> None:
     answered(state, "touch", "look")
     state.apply(ev.ToolStarted(call_id=state.turn[0].call.id, name="touch", sha256="x", found={"a": [1]}))
     snapshot = ev.SessionSnapshot(needed=0, state=msgspec.Raw(state.snapshot()))
-    restored = fold([ev.decode_event(ev.encode_event(snapshot))])
+    restored = fold([decode_event(encode_event(snapshot))])
     restored.transcript, restored.ids = state.transcript, state.ids
     assert restored == state

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from latchstep.core.event import (
-    Event,
-    MessageAccepted,
-    SessionCreated,
-    SessionSnapshot,
-    ToolFinished,
-    ToolStarted,
-    encode_event,
-)
+from latchstep.core.codec import encode_event
+from latchstep.core.event import Event, MessageAccepted, SessionCreated, SessionSnapshot, ToolFinished, ToolStarted
 from latchstep.core.message import user
 from latchstep.journal.file import FileJournal
 from latchstep.journal.reader import JOURNAL

@@ -19,6 +19,7 @@ from latchstep.core.accept import accept
 from latchstep.core.action import Ask, CallModel, Check, Compact, Consult, Note, RunTools, Settle, Wait
 from latchstep.core.calls import in_doubt, result
 from latchstep.core.chunk import Completed
+from latchstep.core.codec import decode_event, encode_event, stamp
 from latchstep.core.compact import compacted, recoverable, to_summarise
 from latchstep.core.decide import decide
 from latchstep.core.message import Message, Text, ToolCall, ToolResult, estimate, user
@@ -79,10 +80,10 @@ class World:
     def append(self, *events: ev.Event) -> None:
         for event in events:
             self.step()
-            ev.stamp(event, len(self.record))
+            stamp(event, len(self.record))
             # what a journal gives back is decoded, never the object that went in
-            self.record.append(ev.decode_event(ev.encode_event(event)))
-            ev.stamp(self.record[-1], len(self.record) - 1)
+            self.record.append(decode_event(encode_event(event)))
+            stamp(self.record[-1], len(self.record) - 1)
             self.state.apply(event)
         self.step()
 

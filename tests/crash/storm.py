@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal, NamedTuple
 
-from latchstep.core.event import encode_event
+from latchstep.core.codec import encode_event
 from latchstep.journal.reader import JOURNAL, TOOLS_LOCK, read_journal
 from latchstep.journal.store import Store
 from latchstep.tool.toolslock import still_running

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from latchstep.core import event as ev
 from latchstep.core.chunk import Completed
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.compact import _places
 from latchstep.core.message import Text, ToolCall, ToolResult, estimate
 from latchstep.core.rules import Limits
@@ -121,7 +122,7 @@ def test_folding_from_any_snapshot_gives_the_same_state(
     where = max(1, int(part * len(world.record)))
     raw = msgspec.Raw(fold(world.record[:where]).snapshot())
     snapshot = ev.SessionSnapshot(needed=where, state=raw, whole=True)
-    decoded = ev.decode_event(ev.encode_event(snapshot))
+    decoded = decode_event(encode_event(snapshot))
     record = [*world.record[:where], decoded, *world.record[where:]]
     assert folded(record, where) == fold(world.record) == fold(record)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from latchstep.core import event as ev
 from latchstep.core.chunk import Completed
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Text, user
 from latchstep.core.state import fold
 from latchstep.journal.reader import read_journal
@@ -39,7 +40,7 @@ def test_a_fork_at_any_line_opens_and_answers_the_next_message(
     source = run_with_crashes(script, policy, crashes, answer)
     store = Store(Path("/sim"), disk=SimDisk())
     journal = store.create("source", time=1.0, workspace="/ws")
-    journal.append([ev.decode_event(ev.encode_event(event)) for event in source.record[1:]])
+    journal.append([decode_event(encode_event(event)) for event in source.record[1:]])
     journal.close()
     for seq in range(len(source.record)):
         made = store.fork("source", seq, f"fork-{seq}", time=2.0)

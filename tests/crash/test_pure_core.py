@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from latchstep.core import event as ev
 from latchstep.core.chunk import Completed
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Text, ToolCall, ToolResult
 from latchstep.core.rules import FINAL, RUN, Limits, Rules, Traits, Verdict
 from latchstep.core.state import State, fold
@@ -247,7 +248,7 @@ def test_folding_from_a_snapshot_gives_the_same_state(
     where = min(where, len(record) - 1)
     before = fold(record[:where])
     snapshot = ev.SessionSnapshot(needed=0, state=msgspec.Raw(before.snapshot()))
-    decoded = ev.decode_event(ev.encode_event(snapshot))
+    decoded = decode_event(encode_event(snapshot))
     resumed = State()
     for event in [*record[:where], decoded, *record[where:]]:
         resumed.apply(event)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from latchstep.core.event import MessageAccepted, decode_event, encode_event
+from latchstep.core.codec import decode_event, encode_event
+from latchstep.core.event import MessageAccepted
 from latchstep.core.message import clean, user
 from latchstep.journal.frame import (
     HEAD,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Chunk, Completed, Delta
+from latchstep.core.codec import decode_event, encode_event, stamp
 from latchstep.core.message import Text, ToolCall
 from latchstep.errors import JournalPoisoned
 from latchstep.model.base import Request
@@ -82,10 +83,10 @@ class FakeJournal:
         return len(self.events) - 1
 
     def _keep(self, event: ev.Event) -> None:
-        raw = ev.encode_event(event)
-        ev.stamp(event, len(self.events))
-        kept = ev.decode_event(raw)
-        ev.stamp(kept, len(self.events))
+        raw = encode_event(event)
+        stamp(event, len(self.events))
+        kept = decode_event(raw)
+        stamp(kept, len(self.events))
         self.events.append(kept)
         self.size += len(raw)
 
@@ -144,7 +145,7 @@ class FakeJournal:
 
 def cut(journal: FakeJournal, length: int) -> FakeJournal:
     """What another process finds of it: its first `length` records."""
-    copy = FakeJournal([ev.decode_event(ev.encode_event(event)) for event in journal.events[:length]])
+    copy = FakeJournal([decode_event(encode_event(event)) for event in journal.events[:length]])
     copy.blobs = dict(journal.blobs)
     return copy
 

@@ -9,6 +9,7 @@ import pytest
 
 import latchstep as ls
 from latchstep.core import event as ev
+from latchstep.core.codec import encode_event
 from latchstep.core.message import Message, Provider, Text, ToolCall
 from latchstep.journal.base import MemoryJournal
 from latchstep.session.build import build_kit, build_rules
@@ -154,7 +155,7 @@ def test_run_loop_takes_any_history() -> None:
         sent = list(answering.requests[0].messages)
         assert [m.role for m in sent] == ["user", "assistant", "tool", "user"]
         assert answering.requests[0].system == "be brief"
-        ev.encode_event(ev.MessageAccepted(message_id="x", source="start", message=sent[0]))
+        encode_event(ev.MessageAccepted(message_id="x", source="start", message=sent[0]))
 
     go(main())
 

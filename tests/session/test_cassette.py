@@ -10,6 +10,7 @@ import pytest
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Completed, Failed
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Text, Thinking, Usage
 from latchstep.errors import ModelError
 
@@ -75,14 +76,14 @@ RECORDED: dict[str, list[list[Any]]] = {
 def test_a_replay_is_the_same_event_for_event(name: str) -> None:
     recorded = record(Chunks(*RECORDED[name]), "go", "and?")
     replayed = record(ls.Cassette(recorded.events), "go", "and?")
-    old, new = ([plain(msgspec.json.decode(ev.encode_event(e))) for e in j.events] for j in (recorded, replayed))
+    old, new = ([plain(msgspec.json.decode(encode_event(e))) for e in j.events] for j in (recorded, replayed))
     assert new == old
     assert recorded.of(ev.RunFinished)[-1].status == "completed"
 
 
 def test_a_cassette_survives_the_record_on_disk() -> None:
     recorded = record(Chunks(*RECORDED["tools"]), "go")
-    events = [ev.decode_event(ev.encode_event(event)) for event in recorded.events]
+    events = [decode_event(encode_event(event)) for event in recorded.events]
     assert record(ls.Cassette(events), "go").types() == recorded.types()
 
 

@@ -13,6 +13,7 @@ import pytest
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Chunk, Completed, Delta
+from latchstep.core.codec import encode_event
 from latchstep.core.message import Message, Text, ToolCall, Usage, estimate
 from latchstep.errors import LatchstepError, ModelError, SessionError
 from latchstep.journal.base import restored
@@ -567,7 +568,7 @@ def test_a_recording_with_compactions_plays_back() -> None:
         go(main())
         kept.append(journal)
         return [
-            {key: value for key, value in msgspec.json.decode(ev.encode_event(event)).items() if key not in IGNORED}
+            {key: value for key, value in msgspec.json.decode(encode_event(event)).items() if key not in IGNORED}
             for event in journal.events
         ]
 

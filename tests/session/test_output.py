@@ -13,6 +13,7 @@ import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.action import CallModel, Note
 from latchstep.core.chunk import Completed
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.decide import decide
 from latchstep.core.message import Text, ToolCall
 from latchstep.core.rules import FINAL, Answer
@@ -100,7 +101,7 @@ def test_a_call_and_a_text_give_the_same(reply: Any) -> None:
     (ended,) = journal.of(ev.RunFinished)
     assert ended.output == {"name": "Paris", "population": 2}
     assert ended.final_text == PARIS
-    assert ev.decode_event(ev.encode_event(ended)) == ended
+    assert decode_event(encode_event(ended)) == ended
     assert not corrections(journal)
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Failed, Switched
+from latchstep.core.codec import decode_event, encode_event, stamp
 from latchstep.errors import FatalToolError
 from latchstep.session.build import build_kit
 from latchstep.session.player import Difference, Replayed
@@ -25,9 +26,9 @@ from .test_interleaving import deeds, one, scripts
 
 
 def again(journal: FakeJournal, events: list[ev.Event] | None = None, **more: Any) -> Replayed:
-    read = [ev.decode_event(ev.encode_event(event)) for event in (journal.events if events is None else events)]
+    read = [decode_event(encode_event(event)) for event in (journal.events if events is None else events)]
     for seq, event in enumerate(read):
-        ev.stamp(event, seq)
+        stamp(event, seq)
     return go(replay(read, blob=journal.blobs.get, **more))
 
 
@@ -35,7 +36,7 @@ def shown(difference: Difference | None) -> str:
     if difference is None:
         return "no difference"
     both = (difference.recorded, difference.replayed)
-    return f"{difference.seq}: " + "\n".join(ev.encode_event(e).decode() if e else "nothing" for e in both)
+    return f"{difference.seq}: " + "\n".join(encode_event(e).decode() if e else "nothing" for e in both)
 
 
 def is_same(journal: FakeJournal) -> Replayed:
@@ -292,7 +293,7 @@ def test_events_of_kinds_it_cannot_bring_about_are_taken_over_and_named() -> Non
     events = list(journal.events)
     for at in (7, 4):
         events.insert(at, ev.Unknown(name="weather.changed", raw=b'{"type":"weather.changed"}'))
-    read = [event if isinstance(event, ev.Unknown) else ev.decode_event(ev.encode_event(event)) for event in events]
+    read = [event if isinstance(event, ev.Unknown) else decode_event(encode_event(event)) for event in events]
     found = go(replay(read, blob=journal.blobs.get))
     assert found.difference is None, shown(found.difference)
     assert found.taken == {"weather.changed": 2}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from latchstep.core import event as ev
+from latchstep.core.codec import stamp
 from latchstep.core.message import user
 from latchstep.session.rewind import Past, past_of
 
 
 def numbered(*events: ev.Event) -> Past:
     for seq, event in enumerate(events):
-        ev.stamp(event, seq)
+        stamp(event, seq)
     return past_of(events)
 
 

@@ -10,6 +10,7 @@ import pytest
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Completed, Delta, Failed
+from latchstep.core.codec import encode_event
 from latchstep.core.message import Provider, Text, Thinking, ToolCall, ToolResult, Usage
 from latchstep.errors import ModelError
 
@@ -265,7 +266,7 @@ def test_surrogates_and_nul_in_an_answer_do_not_brick_the_session() -> None:
         model = Chunks([Delta("text", nasty), answer], [done()])
         async with session_of(model, [echo], journal=journal).stream("go") as run:
             async for event in run:
-                ev.encode_event(event)
+                encode_event(event)
             result = await run.result()
         assert result.status == "completed"
         assert results(result)[0].text == "a�␀b"

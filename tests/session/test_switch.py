@@ -11,6 +11,7 @@ import pytest
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Chunk, Completed, Switched
+from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Usage
 from latchstep.core.state import fold
 from latchstep.errors import ModelError
@@ -94,9 +95,9 @@ def test_a_switch_within_a_run_is_recorded_in_order_with_its_origins() -> None:
 
 def test_a_run_with_a_fallback_replays_strictly_event_for_event() -> None:
     journal = recorded()
-    events = [ev.decode_event(ev.encode_event(event)) for event in journal.events]
+    events = [decode_event(encode_event(event)) for event in journal.events]
     replayed = two_runs(ls.Cassette(events))
-    as_said = [[plain(msgspec.json.decode(ev.encode_event(e))) for e in j.events] for j in (journal, replayed)]
+    as_said = [[plain(msgspec.json.decode(encode_event(e))) for e in j.events] for j in (journal, replayed)]
     assert as_said[1] == as_said[0]
     assert replayed.of(ev.RunFinished)[-1].status == "completed"
     # who answered is part of what the next request says: a lie about it is noticed

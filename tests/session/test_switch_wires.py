@@ -13,6 +13,7 @@ import pytest
 
 import latchstep as ls
 from latchstep.core import event as ev
+from latchstep.core.codec import encode_event
 from latchstep.core.message import Image, Message, Provider, Text, Thinking
 from latchstep.model import anthropic, gemini, openai_chat, openai_responses
 from tests.model import strict_anthropic as an
@@ -169,12 +170,12 @@ def test_b44_a_history_goes_on_over_another_wire_and_back(made_by: str, to: str)
             session = session_of(old.build("m-old", first.url), [look, fail], journal=journal, system="Be brief.")
             picture = Message("user", (Text("Look at this."), Image("image/png", PICTURE)))
             assert (await session.stream("look", start=[picture])).status == "completed"
-            made = [ev.encode_event(event) for event in journal.events]
+            made = [encode_event(event) for event in journal.events]
             session.switch(new.build("m-new", second.url))
             assert (await session.run("and now?")).status == "completed"
             session.switch(old.build("m-old", first.url))
             assert (await session.run("back?")).status == "completed"
-            assert [ev.encode_event(event) for event in journal.events[: len(made)]] == made
+            assert [encode_event(event) for event in journal.events[: len(made)]] == made
 
         go(main())
         assert (first.refused, second.refused) == ([], [])

@@ -16,6 +16,7 @@ from typing import Any
 
 from latchstep import __version__
 from latchstep.core import event as ev
+from latchstep.core.codec import encode_event
 from latchstep.core.printable import one_line, printable
 from latchstep.core.rules import Rules
 from latchstep.core.state import State
@@ -158,7 +159,7 @@ def _start_files(session: Session) -> list[str]:
 
 def put_json(event: ev.Event) -> None:
     """One event on one line of stdout, in UTF-8 whatever the locale. Raises OutputLost."""
-    line = ev.encode_event(event) + b"\n"
+    line = encode_event(event) + b"\n"
     try:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()

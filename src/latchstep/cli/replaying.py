@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from latchstep.core import event as ev
+from latchstep.core.codec import encode_event
 from latchstep.core.printable import one_line, printable
 from latchstep.errors import DefinitionError, SessionError
 from latchstep.journal.base import new_session_id
@@ -118,7 +119,7 @@ def _fields(event: ev.Event | None) -> list[str]:
     if event is None:
         return ["nothing: the run was over"]
     rows: list[str] = []
-    for name, value in msgspec.json.decode(ev.encode_event(event)).items():
+    for name, value in msgspec.json.decode(encode_event(event)).items():
         if name not in LABELS and name != "run_id":
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             first, *more = text.split("\n")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from latchstep.core import event as ev
+from latchstep.core.codec import stamp_time
 from latchstep.core.printable import one_line, printable
 from latchstep.errors import DefinitionError, SessionError
 from latchstep.journal.base import Journal, new_session_id
@@ -270,7 +271,7 @@ def journal_id(journal: Journal) -> str:
 
 def _note(journal: Journal, event: ev.Event) -> int:
     """Its line, once it is on disk."""
-    ev.stamp_time(event, int(time.time() * 1e3) / 1e3, "", 0.0)
+    stamp_time(event, int(time.time() * 1e3) / 1e3, "", 0.0)
     line = journal.append([event])
     run_blocking(journal.sync())
     return line

@@ -32,6 +32,17 @@ class OpenCall(msgspec.Struct, omit_defaults=True):
     key: str = ""
     result: ToolResult | None = None
 
+    def lose(self) -> None:
+        """Its process is gone: what was in flight is lost, and a question or grant counts no more."""
+        if self.status == "started":
+            self.status = "lost"
+        elif self.status in ("asked", "allowed"):
+            doubted = self.about == "doubt"
+            self.stale = self.status == "asked" and not doubted
+            self.status = "lost" if doubted else "new"
+            if not doubted:
+                self.question, self.found = "", None
+
 
 class Queued(msgspec.Struct, frozen=True):
     """An accepted message that no request has carried yet."""

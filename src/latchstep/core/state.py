@@ -363,14 +363,7 @@ class State(msgspec.Struct, omit_defaults=True):
         self.checks = []
         self.files = "unknown"
         for entry in self.turn:
-            if entry.status == "started":
-                entry.status = "lost"
-            elif entry.status in ("asked", "allowed"):
-                doubted = entry.about == "doubt"
-                entry.stale = entry.status == "asked" and not doubted
-                entry.status = "lost" if doubted else "new"
-                if not doubted:
-                    entry.question, entry.found = "", None
+            entry.lose()
 
     # -- snapshots -------------------------------------------------------------------------------------
 

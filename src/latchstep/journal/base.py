@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from latchstep.core.event import Event, stamp
+from latchstep.core.codec import stamp
+from latchstep.core.event import Event
 from latchstep.core.state import State
 from latchstep.errors import JournalPoisoned
 

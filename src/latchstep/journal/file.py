@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from latchstep.core.event import Event, SessionCreated, encode_event, stamp
+from latchstep.core.codec import encode_event, stamp
+from latchstep.core.event import Event, SessionCreated
 from latchstep.errors import JournalDamaged, JournalError, JournalLocked, JournalPoisoned
 
 from .barrier import Barrier, Syncer

@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from latchstep.core.event import FORMAT, KNOWN, Event, SessionCreated, SessionSnapshot, decode_event, stamp
+from latchstep.core.codec import KNOWN, decode_event, stamp
+from latchstep.core.event import FORMAT, Event, SessionCreated, SessionSnapshot
 from latchstep.errors import JournalDamaged, JournalError, JournalTooNew
 
 from .disk import Disk, OsDisk

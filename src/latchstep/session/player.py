@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from latchstep.core import event as ev
 from latchstep.core.action import Wait
+from latchstep.core.codec import encode_event
 from latchstep.core.decide import decide
 from latchstep.core.message import Message
 from latchstep.errors import FatalToolError, JournalError, JournalPoisoned, ToolError
@@ -149,7 +150,7 @@ class Player:
             ignored.append("sha256")
         if self.live_kit is not None and isinstance(event, ev.ToolFinished):
             ignored += ["details", "output"]
-        raw = ev.encode_event(event)
+        raw = encode_event(event)
         if self.session is not None and self.session.id != self._recorded_id:
             raw = raw.replace(self.session.id.encode(), self._recorded_id.encode())
         return {name: value for name, value in msgspec.json.decode(raw).items() if name not in ignored}

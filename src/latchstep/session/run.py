@@ -13,6 +13,7 @@ import msgspec
 
 from latchstep.core import event as ev
 from latchstep.core import wording
+from latchstep.core.codec import stamp, stamp_time
 from latchstep.core.message import Message, Usage, clean
 from latchstep.core.parts import OpenCall
 from latchstep.core.rules import RUN, Verdict
@@ -297,8 +298,8 @@ class Run:
         """The one event that may be shown without being recorded: the journal no longer takes any."""
         run = self.session.state.run
         ended = self._failed(kind, message)
-        ev.stamp_time(ended, time.time(), run.run_id if run else "", run.elapsed if run else 0.0)
-        ev.stamp(ended, self.session.journal.head, 1)
+        stamp_time(ended, time.time(), run.run_id if run else "", run.elapsed if run else 0.0)
+        stamp(ended, self.session.journal.head, 1)
         self.session.hub.publish(ended)
         return ended
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from latchstep.core.calls import withdrawn
-from latchstep.core.event import MessageAccepted, MessageEdited, MessageWithdrawn, Source
-from latchstep.core.message import user
+from latchstep.core.event import ApprovalAnswered, Decision, MessageAccepted, MessageEdited, MessageWithdrawn, Source
+from latchstep.core.message import clean, user
 from latchstep.core.state import PEOPLE
 from latchstep.errors import DefinitionError, SessionError
 
@@ -37,6 +37,20 @@ async def take(session: Session, text: str, source: Source, message_id: str) -> 
         raise SessionError(f"{waiting} messages wait to be delivered; max_waiting is {session.limits.max_waiting}")
     session.record(MessageAccepted(message_id=message_id, source=source, message=user(text, message_id)))
     await session.sync()
+
+
+async def reply(session: Session, call_id: str, decision: Decision, *, by: str, rule: str, note: str) -> None:
+    """Answer the question about one call."""
+    if decision not in ("allow", "deny"):
+        raise DefinitionError(f"decision must be 'allow' or 'deny', not {decision!r}")
+    await session.barrier.quiet()
+    asked = next((entry for entry in session.questions if entry.call.id == call_id), None)
+    if asked is None:
+        raise SessionError(f"no question is open about call {call_id!r}")
+    sha256, note = asked.question, clean(note)
+    session.record(ApprovalAnswered(call_id=call_id, decision=decision, sha256=sha256, by=by, rule=rule, note=note))
+    await session.sync()
+    session.wake()
 
 
 async def change(session: Session, message_id: str, text: str | None) -> None:

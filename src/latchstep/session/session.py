@@ -18,13 +18,14 @@ import msgspec
 from latchstep.core import event as ev
 from latchstep.core.accept import storable_message
 from latchstep.core.action import Wait
+from latchstep.core.codec import stamp, stamp_time
 from latchstep.core.decide import decide
 from latchstep.core.message import Message, clean
 from latchstep.core.parts import OpenCall
 from latchstep.core.project import Projection
 from latchstep.core.rules import Rules
 from latchstep.core.state import State
-from latchstep.errors import DefinitionError, JournalPoisoned, SessionError
+from latchstep.errors import JournalPoisoned, SessionError
 from latchstep.journal.base import Journal, restored
 from latchstep.model.base import Model
 
@@ -38,7 +39,7 @@ from .kit import Kit
 from .model_call import with_model
 from .perform import perform
 from .run import Run, RunResult
-from .said import change, readable, take
+from .said import change, readable, reply, take
 from .snapshots import Snapshots
 
 
@@ -188,18 +189,7 @@ class Session:
         self, call_id: str, decision: ev.Decision, *, by: str = "", rule: str = "", note: str = ""
     ) -> None:
         """Answer the question about one call. Raises SessionError if nobody asks about it."""
-        if decision not in ("allow", "deny"):
-            raise DefinitionError(f"decision must be 'allow' or 'deny', not {decision!r}")
-        await self.barrier.quiet()
-        asked = next((entry for entry in self.questions if entry.call.id == call_id), None)
-        if asked is None:
-            raise SessionError(f"no question is open about call {call_id!r}")
-        answered = ev.ApprovalAnswered(
-            call_id=call_id, decision=decision, sha256=asked.question, by=by, rule=rule, note=clean(note)
-        )
-        self.record(answered)
-        await self.sync()
-        self.wake()
+        await reply(self, call_id, decision, by=by, rule=rule, note=note)
 
     def cancel(self, reason: str = "", by: str = "caller") -> None:
         """Stop the run (or compaction) under way: no further model call, nothing left running. Returns at once."""
@@ -233,7 +223,7 @@ class Session:
         for event in events:
             if type(event) is ev.RunStarted:
                 run_id = event.run_id
-            ev.stamp_time(event, now, run_id, elapsed)
+            stamp_time(event, now, run_id, elapsed)
         try:
             self._known = self.journal.append(events)
         except JournalPoisoned as error:
@@ -290,8 +280,8 @@ class Session:
         """Hand out a transient event: it takes the last stored `seq` and the next `part`."""
         self._part += 1
         run = self.state.run
-        ev.stamp_time(event, self._now(), run.run_id if run is not None else "", self._elapsed())
-        ev.stamp(event, self.journal.head, self._part)
+        stamp_time(event, self._now(), run.run_id if run is not None else "", self._elapsed())
+        stamp(event, self.journal.head, self._part)
         self.hub.publish(event)
 
     async def sync(self) -> None:

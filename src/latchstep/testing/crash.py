@@ -13,7 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Literal, Protocol
 
-from latchstep.core.event import Event, RunFinished, SessionCreated, ToolFinished, ToolStarted, encode_event
+from latchstep.core.codec import encode_event
+from latchstep.core.event import Event, RunFinished, SessionCreated, ToolFinished, ToolStarted
 from latchstep.core.rules import FINAL
 from latchstep.errors import JournalDamaged, JournalError, JournalLocked, JournalTooNew, LatchstepError
 from latchstep.journal.file import FileJournal

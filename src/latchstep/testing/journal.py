@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from latchstep.core.event import Event, MessageAccepted, SessionSnapshot, ToolFinished, Unknown, encode_event, stamp
+from latchstep.core.codec import encode_event, stamp
+from latchstep.core.event import Event, MessageAccepted, SessionSnapshot, ToolFinished, Unknown
 from latchstep.core.message import user
 from latchstep.errors import JournalError
 from latchstep.journal.base import Journal
