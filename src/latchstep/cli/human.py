@@ -57,11 +57,7 @@ class Human:
             case ev.MessageWithdrawn():
                 self._note(f"taken back: {self._waiting.get(event.message_id, 'a waiting message')}")
             case ev.ModelRequested():
-                self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")
-                if event.repaired != self._repaired:
-                    self._repaired = event.repaired
-                    said = ", ".join(f"{times} {one_line(kind, 20)}" for kind, times in sorted(event.repaired.items()))
-                    self._note(f"the history was repaired on its way to the model: {said}")
+                self._requested(event)
             case ev.ContextCompacted():
                 self._busy.pop(event.request_id, None)
                 self._note(f"compacted {_thousands(event.before)} → {_thousands(event.after)} tokens")
@@ -76,16 +72,11 @@ class Human:
             case ev.ModelSwitched():
                 self._note(f"model: {one_line(event.old, 80)} → {one_line(event.new, 80)}{_because(event.why)}")
             case ev.CallChanged():
-                name, old = self._calls.get(event.call_id, ("call", {}))
-                self._calls[event.call_id] = name, event.arguments
-                was = one_line(summary(old), 40)
-                self._note(f"changed by a hook: {one_line(name, 40)} {was} → {one_line(summary(event.arguments), 60)}")
+                self._changed(event)
             case ev.RunStarted():
                 self._under = event
             case ev.RunResumed():
-                changed = [name for name in ev.CONDITIONS if getattr(event, name) != getattr(self._under, name, None)]
-                self._under = event
-                self._note(f"not as before: {', '.join(changed)}")
+                self._resumed(event)
             case ev.ToolStarted():
                 self._started(event.call_id, event.name)
                 self._last_line = event.call_id
@@ -119,6 +110,24 @@ class Human:
                     self._note(f"the files are not kept; no rewind can bring them back: {one_line(event.error, 300)}")
             case _:
                 pass
+
+    def _requested(self, event: ev.ModelRequested) -> None:
+        self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")
+        if event.repaired != self._repaired:
+            self._repaired = event.repaired
+            said = ", ".join(f"{times} {one_line(kind, 20)}" for kind, times in sorted(event.repaired.items()))
+            self._note(f"the history was repaired on its way to the model: {said}")
+
+    def _changed(self, event: ev.CallChanged) -> None:
+        name, old = self._calls.get(event.call_id, ("call", {}))
+        self._calls[event.call_id] = name, event.arguments
+        was = one_line(summary(old), 40)
+        self._note(f"changed by a hook: {one_line(name, 40)} {was} → {one_line(summary(event.arguments), 60)}")
+
+    def _resumed(self, event: ev.RunResumed) -> None:
+        changed = [name for name in ev.CONDITIONS if getattr(event, name) != getattr(self._under, name, None)]
+        self._under = event
+        self._note(f"not as before: {', '.join(changed)}")
 
     def _accepted(self, event: ev.MessageAccepted) -> None:
         if event.source in ("check", "notice", "correction"):

@@ -32,6 +32,10 @@ class OpenCall(msgspec.Struct, omit_defaults=True):
     key: str = ""
     result: ToolResult | None = None
 
+    def change(self, arguments: dict[str, Any]) -> None:
+        """A hook's arguments take the place of the model's."""
+        self.call, self.hooks = msgspec.structs.replace(self.call, arguments=arguments), "changed"
+
     def lose(self) -> None:
         """Its process is gone: what was in flight is lost, and a question or grant counts no more."""
         if self.status == "started":

@@ -83,8 +83,7 @@ class State(msgspec.Struct, omit_defaults=True):
             case ev.ModelSwitched():
                 self._switched(event)
             case ev.CallChanged():
-                entry = self.open_call(event.call_id)
-                entry.call, entry.hooks = msgspec.structs.replace(entry.call, arguments=event.arguments), "changed"
+                self.open_call(event.call_id).change(event.arguments)
             case ev.CallKept():
                 self.open_call(event.call_id).hooks = "kept"
             case ev.ApprovalRequested():
