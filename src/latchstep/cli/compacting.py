@@ -13,7 +13,8 @@ from latchstep.session.session import Session
 
 from .driving import EXIT, PROGRAM, Signals, how_to_go_on
 from .human import Human
-from .running import folder, here, last_session, prepare, recorded, resolve, state_root, typed
+from .preparing import prepare
+from .running import folder, here, last_session, recorded, resolve, state_root, typed
 from .screen import Screen
 
 

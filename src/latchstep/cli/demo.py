@@ -29,7 +29,8 @@ from latchstep.session.blocking import run_blocking
 from .demo_script import demo_model
 from .driving import PROGRAM, Show, drive
 from .human import summary
-from .running import Setup, prepare, state_root
+from .preparing import prepare
+from .running import Setup, state_root
 from .screen import Screen
 
 TASK = "The tests of this shop fail. Find out why, and repair it."

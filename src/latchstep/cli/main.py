@@ -37,6 +37,7 @@ DOUBT_HELP = (
 )
 ALLOW_HELP = "What may run unasked: a command, exactly as given, or a rule such as 'bash: git status *'."
 RULE_HELP = "What is always {}: a rule such as 'bash: git push *' or 'write: **/.env'."
+FETCH_HELP = "A host whose pages may be fetched: docs.python.org, or *.example.com; again for more."
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
@@ -55,6 +56,7 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--allow", multiple=True, metavar="RULE", help=ALLOW_HELP),
         click.option("--ask", multiple=True, metavar="RULE", help=RULE_HELP.format("asked about")),
         click.option("--deny", multiple=True, metavar="RULE", help=RULE_HELP.format("refused")),
+        click.option("--fetch", multiple=True, metavar="HOST", help=FETCH_HELP),
         click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Model turns at most."),
         click.option(
             "--max-context",

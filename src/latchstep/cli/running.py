@@ -14,21 +14,14 @@ from typing import Any
 import msgspec
 
 from latchstep.core.printable import one_line, printable
-from latchstep.core.rules import Limits, OnDoubt, Rules
+from latchstep.core.rules import Limits, OnDoubt
 from latchstep.core.state import State
 from latchstep.errors import DefinitionError, JournalError, ModelError, SessionError
 from latchstep.journal.base import Journal, new_session_id, restored
 from latchstep.journal.store import Store, default_root
 from latchstep.model.base import Model
-from latchstep.policy.preset import preset
-from latchstep.policy.rule import Rule, parse_rule, rule_for
-from latchstep.policy.trust import SETTINGS, Settings, narrowed
-from latchstep.session.build import build_rules
-from latchstep.session.coding import coding_kit
-from latchstep.session.kit import Kit
 
-from . import granted
-from .asking import Always, ask, can_ask, is_terminal
+from .asking import is_terminal
 from .driving import PROGRAM, drive
 from .screen import Screen
 
@@ -42,7 +35,7 @@ QUIET_SECONDS = 2.0
 class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
-    allow, ask, deny: rules, as `rule_for` reads them.
+    allow, ask, deny: rules, as `rule_for` reads them. fetch: hosts that pages may be fetched from.
     cut: the server's URL held a user, a password or a query, which are not recorded.
     sandbox: the one that was wanted. level: the one that it was, for the record.
     """
@@ -54,6 +47,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    fetch: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     max_steps: int = 0
     sandbox: str = "auto"
@@ -74,6 +68,8 @@ def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool,
     store, now = Store(state_root()), time.time()
     session_id = new_session_id(now)
     screen = None if as_json else Screen()
+    from .preparing import prepare
+
     kit, rules = prepare(model, root, setup, store.sessions / session_id, screen)
     journal = store.create(session_id, time=now, workspace=str(root), program=PROGRAM)
     return drive(journal, restored(journal), kit, rules, text, screen=screen)
@@ -102,6 +98,8 @@ def resume_session(
         if not anyway:
             _same_head(root, state)
             _nothing_left(journal, as_json)
+        from .preparing import prepare
+
         kit, rules = prepare(model, root, setup, journal.directory, screen)
     except BaseException:
         journal.close()
@@ -183,7 +181,7 @@ def asked(base: Setup, *, model: Any, base_url: Any, check: Any, cache: Any = No
     if base_url:
         given |= {"base_url": typed(base_url, "--base-url"), "cut": False}
     checks = (*base.checks, *(typed(command, "--check") for command in check))
-    given |= {name: _added(base, name, given.get(name, ())) for name in ("allow", "ask", "deny")}
+    given |= {name: _added(base, name, given.get(name, ())) for name in ("allow", "ask", "deny", "fetch")}
     return msgspec.structs.replace(
         base,
         **{name: value for name, value in given.items() if value is not None},
@@ -318,58 +316,3 @@ def _nothing_left(journal: Journal, as_json: bool) -> None:
             f"a command that this session started is still running{': ' if named else ''}{named}{more}. "
             f"End it ({end}), or resume with --anyway and let it run"
         )
-
-
-def prepare(
-    model: Model, root: Path, setup: Setup, directory: Path | None, screen: Screen | None, *, path: str | None = None
-) -> tuple[Kit, Rules]:
-    """What a run works with, and its rules. Without a screen nobody is asked. Raises DefinitionError."""
-    from latchstep.tool.head import head_of
-
-    from .confining import CONFINING, confinement
-    from .trusting import config_of, say_standing, under
-
-    asks = screen is not None and can_ask()
-    config = config_of(root)
-    setup = under(setup, config)
-    if screen is not None:
-        say_standing(config, screen)
-    sandbox = confinement(root, setup, directory, screen, path)
-    setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
-    if setup.on_doubt == "ask" and not asks:
-        raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
-    settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
-    state = directory.parent.parent if directory is not None else state_root()
-    rules = rules_of(setup, settings, root, state)
-    policy = preset(setup.mode, rules, asks=asks, sandboxed=setup.level in CONFINING, root=str(root))  # type: ignore[arg-type]
-    always = Always(root, state, rules)
-    kit = coding_kit(
-        model,
-        root,
-        directory=directory,
-        approve=(lambda question: ask(screen, question, always)) if screen is not None and asks else None,
-        setup=msgspec.to_builtins(setup),
-        path=path,
-        sandbox=sandbox,
-        notes=config.instructions,
-        trusted=config.standing == "trusted",
-    )
-    kit.head = head_of(root)
-    limits = Limits(max_steps=setup.max_steps or Limits().max_steps, max_context=setup.max_context or None)
-    return kit, build_rules(kit, limits=limits, policy=policy, checks=setup.checks, on_doubt=setup.on_doubt)
-
-
-def rules_of(setup: Setup, settings: Settings, root: Path, state: Path) -> list[Rule]:
-    """What was given for this run, what the folder's settings say, and what was granted in this workspace. The
-    settings' are those that its standing leaves it. Raises DefinitionError."""
-    rules = _rules(setup)
-    try:
-        rules += _rules(settings)
-    except DefinitionError as error:
-        raise DefinitionError(f"{SETTINGS}: {error}") from None
-    return rules + [parse_rule(grant.rule) for grant in granted.load(state, root)]
-
-
-def _rules(given: Setup | Settings) -> list[Rule]:
-    says = (("allow", given.allow), ("ask", given.ask), ("deny", given.deny))
-    return [rule_for(word, text) for word, texts in says for text in texts]  # type: ignore[arg-type]

@@ -70,12 +70,16 @@ class Store:
         self.sessions = root / "sessions"
         self._disk = disk or OsDisk()
 
-    def create(self, session_id: str, *, time: float, workspace: str = "", program: str = "") -> FileJournal:
-        """A new session; its writer. `workspace` is kept as its real path. SessionError if the id is taken or
-        is no name for a folder."""
+    def create(
+        self, session_id: str, *, time: float, workspace: str = "", program: str = "", parent: str = ""
+    ) -> FileJournal:
+        """A new session; its writer. `workspace` is kept as its real path; `parent` is the session it works for.
+        SessionError if the id is taken or is no name for a folder."""
         self._refuse_taken(session_id)
         real = os.path.realpath(workspace) if workspace else ""
-        header = SessionCreated(session_id=session_id, format=FORMAT, time=time, workspace=real, program=program)
+        header = SessionCreated(
+            session_id=session_id, format=FORMAT, time=time, workspace=real, program=program, parent=parent
+        )
         return FileJournal.create(self.sessions / session_id, header, disk=self._disk)
 
     def open(self, session_id: str) -> FileJournal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from .kit import Kit
 from .prompt import coding_prompt
 
 if TYPE_CHECKING:
+    from latchstep.tool.base import Tool
     from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
 
@@ -56,12 +57,15 @@ def coding_kit(
     notes: str = "",
     trusted: bool = False,
     sandbox: Sandbox | None = None,
+    more: Iterable[Tool] = (),
+    snapshots: bool = True,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
-    sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
+    sandbox: what holds commands, None for nothing. more: further tools. snapshots: whether the files are kept for
+    rewinds. The session's `close` ends the spawner and whatever it started.
     """
     from latchstep.tool.bash import bash_tool
     from latchstep.tool.preset import file_tools
@@ -78,7 +82,7 @@ def coding_kit(
         sandbox=sandbox,
     )
 
-    shadow = _shadow(workspace.root, directory)
+    shadow = _shadow(workspace.root, directory) if snapshots else None
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
@@ -92,7 +96,11 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker, workspace.refuse_gone)),
+        (
+            *file_tools(workspace, seen, spawner),
+            bash_tool(spawner, workspace.root, masker, workspace.refuse_gone),
+            *more,
+        ),
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
