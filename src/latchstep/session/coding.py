@@ -63,8 +63,8 @@ def coding_kit(
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. The session's `close` ends the spawner and whatever it started.
     """
-    from latchstep.tool.bash import bash_tool
-    from latchstep.tool.preset import file_tools
+    from latchstep.tool.jobs import Jobs
+    from latchstep.tool.preset import file_tools, session_tools
     from latchstep.tool.seen import Seen
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
@@ -77,14 +77,15 @@ def coding_kit(
         extra={"PATH": path} if path is not None else None,
         sandbox=sandbox,
     )
-
     shadow = _shadow(workspace.root, directory)
+    jobs = Jobs(spawner, masker)
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
             seen.saw(name, digest)
 
     async def on_close() -> None:
+        await jobs.close()
         await spawner.close()
         workspace.close()
         if shadow is not None:
@@ -92,7 +93,7 @@ def coding_kit(
 
     return build_kit(
         model,
-        (*file_tools(workspace, seen, spawner), bash_tool(spawner, workspace.root, masker, workspace.refuse_gone)),
+        (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone)),
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
