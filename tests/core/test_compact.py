@@ -36,6 +36,7 @@ from latchstep.core.message import (
     tool_message,
     user,
 )
+from latchstep.core.plan import Item
 from latchstep.core.rules import RUN, Limits, Rules, Traits
 from latchstep.core.state import State, fold
 
@@ -243,6 +244,22 @@ def test_the_latest_and_an_earlier_summary_are_shown_where_not_all_fits() -> Non
         "<person>\nfirst\n</person>",
         "NEW",
     ]
+
+
+def test_the_plan_stands_behind_the_summary_within_its_bound() -> None:
+    state = said(user("a", "prompt-a"), *round_of(1, 9))
+    for plan, last in (
+        ((), "S"),
+        ((Item("look", "done"), Item("mend")), "S\n\nThe plan as it last stood ([x] done"),
+        ((Item("x" * 1_000_000),), "S\n\nThe plan as it last stood ([x] done"),
+    ):
+        state.plan = plan
+        action = Compact("c", 1, "asked", 3)
+        event = compacted(state, action, rules(), "S", Completed(blocks=(), stop_reason="stop"))
+        (*_, block) = event.message.blocks
+        assert isinstance(block, Text)
+        assert block.text.startswith(last)
+        assert len(block.text) <= room(state, rules()) * BYTES // 4 + 10
 
 
 def test_what_the_harness_said_is_no_word_of_a_person() -> None:

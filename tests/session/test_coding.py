@@ -8,9 +8,12 @@ from pathlib import Path
 import latchstep as ls
 from latchstep.core.message import ToolResult
 from latchstep.journal.store import Store
+from latchstep.session.agent import memory_journal
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
 from latchstep.session.session import Session
+from tests.cli.cli_kit import alive, pids_in
+from tests.tool.test_jobs import until
 
 
 def life(folder: Path, home: Path, call: ls.ToolCall) -> ToolResult:
@@ -48,3 +51,40 @@ def test_b66_the_guard_against_lost_updates_survives_a_reopening(tmp_path: Path)
     assert refused.outcome == "error"
     assert "changed" in refused.text
     assert (folder / "f").read_text() == "somebody else's\n"
+
+
+def test_a_job_outlives_its_run_and_ends_when_one_is_stopped_or_the_session_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        def job(file: str) -> ls.ToolCall:
+            command = f"echo $$ > {file}; exec sleep 300"
+            return ls.ToolCall(name="bash", arguments={"command": command, "background": True})
+
+        read = ls.ToolCall(name="job_read", arguments={"job": "job-1"})
+        wait = ls.ToolCall(name="job_read", arguments={"job": "job-1", "wait": 60})
+        model = ls.ScriptedModel([job("a"), "started", read, wait, read, "seen", job("b"), "again"])
+        kit = coding_kit(model, tmp_path)
+        session = Session(memory_journal(), kit, build_rules(kit))
+
+        def last() -> str:
+            (block,) = [m for m in session.state.transcript if m.role == "tool"][-1].blocks
+            assert isinstance(block, ToolResult)
+            return block.text
+
+        await session.run("go")
+        (first,) = await until(lambda: pids_in(tmp_path / "a"))
+        run = session.stream("go on").start()
+        await until(lambda: session.state.run is not None and session.state.run.tool_calls == 2)
+        assert "running for" in last(), "it goes on in the next run"
+        assert alive(first)
+        run.cancel()
+        assert (await run).status == "cancelled"
+        assert not alive(first)
+        await session.run("what became of it?")
+        assert "ended by signal SIGTERM" in last()
+        await session.run("another")
+        (second,) = await until(lambda: pids_in(tmp_path / "b"))
+        assert alive(second)
+        await session.close()
+        assert not alive(second)
+
+    asyncio.run(main())

@@ -19,6 +19,7 @@ from latchstep.errors import FatalToolError
 from latchstep.session.build import build_kit
 from latchstep.session.player import Difference, Replayed
 from latchstep.session.replay import replay
+from latchstep.tool.ask_user import ask_user_tool
 
 from .fakes import Chunks, FakeJournal, call, calling, cut, done, forever, go, session_of, until
 from .test_cassette import RECORDED, fail, look
@@ -104,6 +105,25 @@ def test_a_run_that_is_stopped_while_a_call_runs(how: str) -> None:
     journal = FakeJournal()
     stopped(how, journal)
     assert "half of it" in journal.of(ev.ToolFinished)[-1].content
+    is_same(journal)
+
+
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+@pytest.mark.parametrize("last", ["run.finished", "approval.requested", "approval.answered", "tool.started"])
+def test_questions_of_the_model_with_a_crash_or_without(decision: ev.Decision, last: str) -> None:
+    async def main(journal: FakeJournal) -> FakeJournal:
+        calls = [call("ask_user", "q", question="Which?"), call("act", "a")]
+        session = session_of([calls, "done"], [ask_user_tool(), act], journal=journal)
+        run = session.stream(None if session.unfinished else "go").start()
+        await until(lambda: session.questions or run.finished)
+        if session.questions:
+            await session.answer("q", decision, by="me", note="this one")
+        assert (await run).status == "completed"
+        return journal
+
+    journal = go(main(FakeJournal()))
+    if last != "run.finished":
+        journal = go(main(cut(journal, journal.types().index(last) + 1)))
     is_same(journal)
 
 

@@ -45,8 +45,11 @@ class Always(msgspec.Struct, frozen=True):
     rules: list[Rule]
 
 
-async def ask(screen: Screen, question: Question, always: Always | None = None) -> bool | Verdict:
-    """Yes, no, or the rule by which it is yes from now on. The end of input is no; so is a terminal that has gone."""
+async def ask(screen: Screen, question: Question, always: Always | None = None) -> bool | str | Verdict:
+    """Yes, no, the rule by which it is yes from now on, or the words that answer a question of the model's. The end of
+    input is no; so is a terminal that has gone."""
+    if question.about == "answer":
+        return await in_words(screen, question.arguments)
     again = " again" if question.about == "doubt" else ""
     screen.line(screen.style(f"May {one_line(question.name, 60)} run{again}?", "bold", "yellow"))
     rows = lay_out(question, screen.width)
@@ -109,6 +112,33 @@ def _warnings(question: Question) -> list[str]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+async def in_words(screen: Screen, arguments: dict[str, Any]) -> bool | str:
+    """The person's own words, or the choice they named by its number; False where they give no answer."""
+    given = arguments.get("choices")
+    choices = [str(choice) for choice in given] if isinstance(given, list) else []
+    screen.line(screen.style("The model asks:", "bold", "yellow"))
+    for row in gutter(str(arguments.get("question", "")), screen.width):
+        screen.line(row)
+    for number, choice in enumerate(choices, 1):
+        first, *more = gutter(choice, screen.width, "     ")
+        screen.line(screen.style(f"  {number}. ", "bold") + first.lstrip())
+        for row in more:
+            screen.line(row)
+    forget_what_was_typed()
+    how = "a number, or your own words" if choices else "your answer"
+    while True:
+        screen.prompt(screen.style(f"{how} (Ctrl-D: no answer) > ", "bold"))
+        typed = await read_line()
+        answer = typed.strip()
+        if answer.isdecimal() and answer not in choices and 0 < int(answer) <= len(choices):
+            return choices[int(answer) - 1]
+        if answer:
+            return answer
+        if not typed:
+            screen.line()
+            return False
 
 
 async def read_line() -> str:

@@ -97,6 +97,9 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
         _opening(screen, session)
         if task is None and not session.unfinished:
             screen.line(screen.style("asking the last turn again", "yellow"))
+        if any(item.status != "done" for item in session.state.plan):
+            screen.line(screen.style("the plan so far:", "yellow"))
+            human.plan(session.state.plan)
     except OutputLost as error:
         return _unheard(session, error, 1)
     if session.unfinished:

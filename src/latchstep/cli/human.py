@@ -9,6 +9,7 @@ from typing import Any
 from latchstep.core import event as ev
 from latchstep.core import wording
 from latchstep.core.message import Message
+from latchstep.core.plan import Item, plan_in
 from latchstep.core.printable import one_line, printable
 from latchstep.core.state import State
 
@@ -26,9 +27,11 @@ RETELL = 15.0
 MAX_SAID = 20
 """Lines of a person's message that are shown again."""
 
+STEPS = {"done": ("✓", "green"), "doing": ("▸", "cyan"), "open": ("·", "dim")}
+
 MARKS = {"ok": ("✓", "green"), "denied": ("–", "yellow"), "not_started": ("–", "yellow")}
 
-ARGUMENTS = ("command", "path", "pattern")
+ARGUMENTS = ("command", "path", "pattern", "question", "job")
 """Arguments that say by themselves what a call is about, and are shown without their name."""
 
 
@@ -46,6 +49,7 @@ class Human:
         self._last_line = ""
         self._repaired: dict[str, int] = {}
         self._under: ev.RunStarted | ev.RunResumed | None = None
+        self._wordy: set[str] = set()
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -85,12 +89,9 @@ class Human:
             case ev.ToolFinished():
                 self._finished(event)
             case ev.ApprovalRequested():
-                self._busy.pop(BEFORE, None)
                 self._asked(event)
             case ev.ApprovalAnswered():
-                self._begin(BEFORE, BEFORE)
-                said = "allowed" if event.decision == "allow" else "declined"
-                self._note(said + _because(": ".join(filter(None, (event.note, event.rule)))))
+                self._answered(event)
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
             case ev.CancelRequested():
@@ -129,6 +130,26 @@ class Human:
         self._under = event
         self._note(f"not as before: {', '.join(changed)}")
 
+    def questions(self, event: ev.ApprovalRequested) -> None:
+        """Which of them want words: what is said to these is shown with the result."""
+        self._wordy = {question.call_id for question in event.questions if question.about == "answer"}
+
+    def _answered(self, event: ev.ApprovalAnswered) -> None:
+        self._begin(BEFORE, BEFORE)
+        if event.decision == "allow" and event.call_id in self._wordy:
+            self._note("answered")
+            return
+        said = "allowed" if event.decision == "allow" else "declined"
+        self._note(said + _because(": ".join(filter(None, (event.note, event.rule)))))
+
+    def plan(self, plan: tuple[Item, ...]) -> None:
+        """The plan as a list of what is done, being done and open."""
+        for item in plan:
+            mark, colour = STEPS[item.status]
+            text = one_line(item.text, max(30, self.screen.width - 6))
+            done = item.status == "done"
+            self.screen.line(f"    {self._mark(mark, colour)} {self._dim(text) if done else text}")
+
     def _accepted(self, event: ev.MessageAccepted) -> None:
         if event.source in ("check", "notice", "correction"):
             self._note(one_line(event.message.text.split("\n")[0], 160))
@@ -146,6 +167,8 @@ class Human:
 
     def _asked(self, event: ev.ApprovalRequested) -> None:
         """All questions of a turn, before the first is put."""
+        self._busy.pop(BEFORE, None)
+        self.questions(event)
         if len(event.questions) > 1:
             self.screen.line(self._bold(f"{len(event.questions)} calls need an answer:"))
             for at, question in enumerate(event.questions, 1):
@@ -202,7 +225,10 @@ class Human:
         who = f"{one_line(event.name, 40)}: " if beside else ""
         took = f"{event.duration:.1f} s  " if event.duration >= 0.1 else ""
         text = event.content if isinstance(event.content, str) else "(text and pictures)"
-        self.screen.line(f"  {self._mark(mark, colour)} {self._dim(who + took + _gist(event, text))}")
+        plan = plan_in(event.details) if event.outcome == "ok" else None
+        said = one_line(text.partition("\n")[0], 120) if plan else _gist(event, text)
+        self.screen.line(f"  {self._mark(mark, colour)} {self._dim(who + took + said)}")
+        self.plan(plan or ())
         self._last_line = ""
 
     def _checked(self, event: ev.CheckFinished) -> None:
@@ -284,6 +310,9 @@ def _gist(event: ev.ToolFinished, text: str) -> str:
         if event.outcome == "interrupted":  # the rest is for the model
             return said.partition(". ")[0] + (f". {wording.STILL_RUNNING}" if wording.STILL_RUNNING in text else "")
         return said if said.lower().startswith(outcome) else f"{outcome}: {said}{_more(lines)}"
+    if isinstance(event.details, dict) and "job" in event.details and len(lines) > 1:
+        state = f"{event.details['job']}: {event.details.get('state', '')}"
+        return f"{one_line(lines[-2], 90)}  [{one_line(state, 60)}]"
     if event.name == "bash" and len(lines) > 1:
         return f"{one_line(lines[-2], 90)}  {one_line(lines[-1], 60)}"
     return one_line(lines[0], 120) + _more(lines)
@@ -298,7 +327,9 @@ def summary(arguments: dict[str, Any]) -> str:
     main = next((name for name in ARGUMENTS if isinstance(arguments.get(name), str)), None)
     parts = [str(arguments[main])] if main else []
     for name, value in arguments.items():
-        if name != main:
+        if isinstance(value, list) and value and not all(isinstance(item, str) for item in value):
+            parts.append(f"{one_line(name, 40)}: {len(value)}")
+        elif name != main:
             parts.append(f"{one_line(name, 40)}={one_line(value if isinstance(value, str) else repr(value), 40)}")
     return "  ".join(parts)
 

@@ -146,6 +146,7 @@ class Story:
                 self.calls[event.call_id] = summary(event.arguments)
                 self.human.show(event)
             case ev.ApprovalRequested():
+                self.human.questions(event)
                 for question in event.questions:
                     call = f"{one_line(question.name, 40)} {one_line(self.calls.get(question.call_id, ''), 110)}"
                     screen.line(screen.style(f"  asked: {call.rstrip()}", "yellow"))

@@ -37,7 +37,7 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
             return action
         if entry.status == "allowed" and entry.about == "doubt" and not _may_still_run(entry, rules):
             return Note((result(entry, "interrupted", wording.lost(), True),))
-        verdict = rules.judge(entry.call) if entry.status == "new" else RUN
+        verdict = _verdict(entry, rules)
         if (event := _closed(entry, verdict)) is not None:
             closed.append(event)
         elif verdict.kind == "ask":
@@ -58,6 +58,15 @@ def next_of_calls(state: State, run: RunState, rules: Rules) -> Action:
     if asks and asks[0] is waiting[0]:
         return Ask((asks[0].call.id,), (reasons[0],))
     return _group(list(takewhile(lambda entry: entry not in asks, waiting)), run, rules)
+
+
+def _verdict(entry: OpenCall, rules: Rules) -> Verdict:
+    """A grant needs none. Nor does a person's answer, whoever can be asked now; but it may be an older process's, and
+    its tool may have gone."""
+    if entry.status == "new" or (entry.status == "allowed" and entry.about == "answer"):
+        verdict = rules.judge(entry.call)
+        return verdict if entry.status == "new" or verdict.kind == "reject" else RUN
+    return RUN
 
 
 def _is_final(entry: OpenCall, rules: Rules) -> bool:
@@ -101,7 +110,7 @@ def _lost(entry: OpenCall, rules: Rules) -> Action | None:
     traits = rules.traits(entry.call.name)
     verdict = rules.judge(entry.call)
     if entry.replay == "safe" and traits.replay == "safe":
-        if verdict.kind == "run":
+        if verdict.kind == "run" or (entry.about == "answer" and verdict.kind != "reject"):
             return None
         if verdict.kind == "ask":
             return Ask((entry.call.id,), (verdict.text,), "doubt")
@@ -132,7 +141,8 @@ def _closed(entry: OpenCall, verdict: Verdict) -> ToolFinished | None:
     if entry.status == "denied":
         if entry.about == "doubt":
             return result(entry, "interrupted", wording.lost(wording.DECLINED), True)
-        return result(entry, "denied", wording.denied(entry.note, entry.by), False)
+        said = wording.unanswered if entry.about == "answer" else wording.denied
+        return result(entry, "denied", said(entry.note, entry.by), False)
     if verdict.kind in ("run", "ask"):
         return None
     if verdict.kind == "refuse":

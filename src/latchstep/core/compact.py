@@ -13,6 +13,7 @@ from .action import Compact
 from .chunk import Completed
 from .event import CompactBecause, ContextCompacted, ErrorInfo
 from .message import Message, Text, ToolCall, ToolResult, estimate
+from .plan import plan_text
 from .rules import Rules
 from .state import State
 
@@ -199,7 +200,8 @@ def compacted(state: State, action: Compact, rules: Rules, summary: str, answer:
     """The event that puts this summary in the place of what it sums up."""
     most = room(state, rules) * BYTES // 4
     replaced, tail = state.transcript[: action.replaced], state.transcript[action.replaced :]
-    blocks = (Text(HEADER), *map(Text, _persons(replaced, most)), Text(_clip(summary, most)))
+    last = "\n\n".join(filter(None, (_clip(summary, most), _clip(plan_text(state), most // 2))))
+    blocks = (Text(HEADER), *map(Text, _persons(replaced, most)), Text(last))
     message = Message("user", blocks, f"summary-{action.request_id}")
     before, kept = size(state, rules), sum(map(estimate, [message, *tail]))
     return ContextCompacted(

@@ -25,6 +25,7 @@ Status = Literal["completed", "cancelled", "max_steps", "budget", "stalled", "un
 Effect = Literal["read", "write"]
 Replay = Literal["safe", "never"]
 Decision = Literal["allow", "deny"]
+About = Literal["run", "doubt", "answer"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -52,14 +53,15 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a person is asked about one call. The grant is bound to `sha256` of name, arguments and findings.
 
-    `arguments` are given to an approver; the record has them once, in the assistant's message.
+    `about`: may it run, may what is in doubt run again, or (`answer`) the call is itself a question, and the person's
+    words are what it wants. `arguments` are given to an approver; the record has them once, in the assistant's message.
     """
 
     call_id: str
     name: str
     sha256: str
     reason: str = ""
-    about: Literal["run", "doubt"] = "run"
+    about: About = "run"
     found: Any = None
     arguments: dict[str, Any] = {}
 
@@ -252,7 +254,8 @@ class ApprovalRequested(Event, frozen=True, tag="approval.requested"):
 
 
 class ApprovalAnswered(Event, frozen=True, tag="approval.answered"):
-    """`sha256` repeats the question's, so that an answer can never meet another call's arguments."""
+    """`sha256` repeats the question's, so that an answer can never meet another call's arguments. `note` says why, or
+    is the answer itself where the question was about one."""
 
     call_id: str
     decision: Decision

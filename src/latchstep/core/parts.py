@@ -15,7 +15,8 @@ CallStatus = Literal["new", "asked", "allowed", "denied", "started", "lost", "fi
 
 class OpenCall(msgspec.Struct, omit_defaults=True):
     """A call of the turn under way. `stale`: a question about it was open when the process died. `hooks`: what those
-    before it did, once they have looked; `call` has the arguments they made."""
+    before it did, once they have looked; `call` has the arguments they made. `answer`: what the person said to a call
+    that is itself a question."""
 
     call: ToolCall
     status: CallStatus = "new"
@@ -24,23 +25,32 @@ class OpenCall(msgspec.Struct, omit_defaults=True):
     found: Any = None
     question: str = ""
     reason: str = ""
-    about: Literal["run", "doubt"] = "run"
+    about: ev.About = "run"
     note: str = ""
+    answer: str = ""
     by: str = ""
     effect: ev.Effect = "write"
     replay: ev.Replay = "never"
     key: str = ""
     result: ToolResult | None = None
 
+    def answered(self, event: ev.ApprovalAnswered) -> None:
+        if self.status == "asked" and self.question == event.sha256:
+            self.status = "allowed" if event.decision == "allow" else "denied"
+            self.note, self.by = event.note, event.by
+            if self.about == "answer":
+                self.answer = event.note
+
     def change(self, arguments: dict[str, Any]) -> None:
         """A hook's arguments take the place of the model's."""
         self.call, self.hooks = msgspec.structs.replace(self.call, arguments=arguments), "changed"
 
     def lose(self) -> None:
-        """Its process is gone: what was in flight is lost, and a question or grant counts no more."""
+        """Its process is gone: what was in flight is lost, and a question or grant counts no more. An answer
+        in words is no grant."""
         if self.status == "started":
             self.status = "lost"
-        elif self.status in ("asked", "allowed"):
+        elif self.status == "asked" or (self.status == "allowed" and self.about != "answer"):
             doubted = self.about == "doubt"
             self.stale = self.status == "asked" and not doubted
             self.status = "lost" if doubted else "new"

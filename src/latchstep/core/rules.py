@@ -116,13 +116,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What the loop must know of a tool. The careful answers are the defaults. `hooked`: hooks look before a call."""
+    """What the loop must know of a tool. The careful answers are the defaults. `hooked`: hooks look before a call.
+    `asks`: a call is a question, and a person's answer is what it runs with."""
 
     effect: Effect = "write"
     replay: Replay = "never"
     settles: bool = False
     alone: bool = False
     hooked: bool = False
+    asks: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -114,6 +114,11 @@ class Redactor:
         self._held = b""
         self._in_key = False
 
+    @property
+    def held(self) -> int:
+        """Bytes that wait."""
+        return len(self._held)
+
     def feed(self, data: bytes) -> bytes:
         """What can be handed on so far."""
         data = self._held + data

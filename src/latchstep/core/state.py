@@ -14,6 +14,7 @@ import msgspec
 from . import event as ev
 from .message import Message, StopReason, ToolResult, Usage, estimate, tool_message
 from .parts import Fill, OpenCall, OpenRequest, Queued, RunState, files_in, remember, size_of_content
+from .plan import Item, plan_in
 from .repeats import MAX_PERIOD, longest, noted
 
 PEOPLE = ("prompt", "steer", "follow_up")
@@ -32,6 +33,7 @@ class State(msgspec.Struct, omit_defaults=True):
     (`unknown`), one does (`kept`), one did before effects that came since (`changed`).
     place: answers, summaries and failed attempts recorded so far.
     seen: path -> SHA-256 of what the model last saw of it.
+    plan: what the model last said it would do.
     """
 
     transcript: list[Message] = []
@@ -53,6 +55,7 @@ class State(msgspec.Struct, omit_defaults=True):
     armed: bool = False
     checks: list[ev.CheckFinished] = []
     seen: dict[str, str] = {}
+    plan: tuple[Item, ...] = ()
     turns: list[str] = []
     streaks: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_PERIOD)
     told: bool = False
@@ -258,10 +261,7 @@ class State(msgspec.Struct, omit_defaults=True):
             entry.found, entry.about = question.found, question.about
 
     def _answered(self, event: ev.ApprovalAnswered) -> None:
-        entry = self.open_call(event.call_id)
-        if entry.status == "asked" and entry.question == event.sha256:
-            entry.status = "allowed" if event.decision == "allow" else "denied"
-            entry.note, entry.by = event.note, event.by
+        self.open_call(event.call_id).answered(event)
 
     def _abandoned(self, event: ev.ApprovalAbandoned) -> None:
         for call_id in event.call_ids:
@@ -291,6 +291,8 @@ class State(msgspec.Struct, omit_defaults=True):
         if event.fatal and self.run is not None:
             kind = "IN_DOUBT" if event.outcome == "interrupted" else "TOOL"
             self.run.error = ev.ErrorInfo(kind, f"{event.name}: {entry.result.text}")
+        if event.outcome == "ok" and (plan := plan_in(event.details)) is not None:
+            self.plan = plan
         for file in files_in(event.details):
             path, digest = file.get("path"), file.get("sha256")
             if isinstance(path, str) and isinstance(digest, str):

@@ -85,6 +85,13 @@ def denied(reason: str, by: str = "") -> str:
     return f"This call was declined{who}{because}. It was not run."
 
 
+def unanswered(reason: str, by: str = "") -> str:
+    """For a call that is a question to a person."""
+    who = f" by {by}" if by else ""
+    because = f": {reason}" if reason else ""
+    return f"Declined{who}{because}. There is no answer: decide as fits best, or leave it, and say what you assumed."
+
+
 def hook_failed(why: str) -> str:
     """For a hook before a call."""
     return f"Not run: a hook that looks at this call before it runs failed ({why}). The call had no effect."

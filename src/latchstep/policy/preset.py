@@ -15,6 +15,11 @@ from .rule import EDITING, SHELLS, Rule
 
 Mode = Literal["ask", "plan", "edits", "auto", "unconfined"]
 
+OWN = frozenset({"job_stop"})
+"""Tools that change nothing but what a command allowed before has started."""
+
+NOBODY = "nobody can be asked here. Decide it yourself as fits best, go on, and say at the end what you assumed"
+
 MAX_REMEDY = 200
 """Characters of a command that a refusal repeats as what could have been allowed."""
 
@@ -29,7 +34,8 @@ def preset(
     that asks in all but `unconfined`, one that allows in all but `plan`.
 
     rules: read at each call, so that one granted meanwhile holds. asks: False where nobody can be asked: a question
-    becomes a refusal that says what would have allowed it. root: the workspace.
+    becomes a refusal that says what would have allowed it, one of the model's own that it decide itself.
+    root: the workspace.
 
     Raises DefinitionError for an unknown mode, and for `auto` without a sandbox.
     """
@@ -42,6 +48,8 @@ def preset(
         )
 
     def policy(call: ToolCall, traits: Traits) -> Verdict:
+        if traits.asks and not asks:
+            return Verdict("refuse", NOBODY, "nobody to ask")
         if not rules and (traits.effect == "read" or mode == "unconfined"):
             return RUN
         decision = decide(rules, call, root)
@@ -64,7 +72,7 @@ def _by_mode(mode: Mode, call: ToolCall, decision: Decision, rules: Sequence[Rul
     """The mode lets it run. In `auto` not where it is unclear whether a rule that asks or denies speaks of it."""
     if mode == "auto":
         return not (decision.unclear and any(rule.says != "allow" for rule in rules))
-    return mode == "edits" and call.name in EDITING
+    return call.name in OWN or (mode == "edits" and call.name in EDITING)
 
 
 def _question(call: ToolCall, mode: Mode, decision: Decision, asks: bool) -> Verdict:

@@ -28,7 +28,8 @@ class Agent:
     tool's parameter may have. The model's answer is validated strictly and sent back up to `max_corrections` times.
     limits: see `Limits`. policy(call, traits) -> Verdict: by default every declared tool may run.
     summarizer: the model that sums up what does not fit into the context any more; by default the same.
-    approve(question): asked where the policy says `ask`; True, "allow" or a Verdict `run` lets it run. May be async.
+    approve(question): asked where the policy says `ask`; True, "allow" or a Verdict `run` lets it run. Where
+    `question.about` is `answer` the call is a question to a person, and a text answers it. May be async.
     checks: commands that must pass before a run with changes is `completed`; they run in `workspace`.
     journal: where runs are recorded instead of memory. on_doubt: what becomes of a call in flight at a crash
     (`report`, `ask`, `fail`). deps: handed to tools as `Context.deps`.

@@ -116,14 +116,17 @@ def build_rules(
     if policy is not None and not callable(policy):
         raise DefinitionError(f"policy is a function, not {type(policy).__name__}")
     traits = {
-        name: Traits(made.effect, made.replay, made.settle is not None, made.alone, bool(made.before))
+        name: Traits(made.effect, made.replay, made.settle is not None, made.alone, bool(made.before), made.asks)
         for name, made in kit.tools.items()
     }
     may = policy or allow_declared
 
     def judge(call: ToolCall) -> Verdict:
         rejection = examine(kit, call)
-        return Verdict("reject", rejection) if rejection else _said(may, call, traits[call.name])
+        if rejection:
+            return Verdict("reject", rejection)
+        verdict = _said(may, call, traits[call.name])
+        return Verdict("ask", rule=verdict.rule) if verdict.kind == "run" and traits[call.name].asks else verdict
 
     return Rules(
         judge=judge,

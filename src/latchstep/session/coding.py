@@ -67,8 +67,8 @@ def coding_kit(
     sandbox: what holds commands, None for nothing. more: further tools. snapshots: whether the files are kept for
     rewinds. The session's `close` ends the spawner and whatever it started.
     """
-    from latchstep.tool.bash import bash_tool
-    from latchstep.tool.preset import file_tools
+    from latchstep.tool.jobs import Jobs
+    from latchstep.tool.preset import file_tools, session_tools
     from latchstep.tool.seen import Seen
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
@@ -81,14 +81,15 @@ def coding_kit(
         extra={"PATH": path} if path is not None else None,
         sandbox=sandbox,
     )
-
     shadow = _shadow(workspace.root, directory) if snapshots else None
+    jobs = Jobs(spawner, masker)
 
     def on_open(known: dict[str, str]) -> None:
         for name, digest in known.items():
             seen.saw(name, digest)
 
     async def on_close() -> None:
+        await jobs.close()
         await spawner.close()
         workspace.close()
         if shadow is not None:
@@ -98,7 +99,7 @@ def coding_kit(
         model,
         (
             *file_tools(workspace, seen, spawner),
-            bash_tool(spawner, workspace.root, masker, workspace.refuse_gone),
+            *session_tools(jobs, workspace.root, workspace.refuse_gone),
             *more,
         ),
         coding_prompt(workspace.root, notes, trusted=trusted),

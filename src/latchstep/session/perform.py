@@ -67,7 +67,7 @@ async def ask(session: Session, action: Ask) -> None:
             name=entry.call.name,
             sha256=fingerprint(entry.call.name, entry.call.arguments, contexts[entry.call.id].found),
             reason=reasons[entry.call.id],
-            about=action.about,
+            about="answer" if action.about == "run" and session.kit.tools[entry.call.name].asks else action.about,
             found=contexts[entry.call.id].found,
         )
         for entry in entries

@@ -119,9 +119,8 @@ def _named(tape: Tape) -> list[ToolSpec]:
 
 
 def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
-    tape = player.tape
+    tape, traits = player.tape, _traits(player.tape, spec.name)
     real = live.tools.get(spec.name) if live is not None else None
-    traits = _traits(tape, spec.name)
 
     async def run(arguments: dict[str, Any], context: Context) -> Output:
         recorded = tape.result(context.call_id)
@@ -174,6 +173,7 @@ def _tool(player: Player, spec: ToolSpec, live: Kit | None) -> Tool:
         before=(before,) if traits.hooked else (),
         effect=traits.effect,
         replay=traits.replay,
+        asks=traits.asks,
         alone=traits.alone,
         timeout=FOR_EVER,
         thread=False,
@@ -246,15 +246,16 @@ def _traits(tape: Tape, name: str) -> Traits:
     looked_up = (wording.settled(True), wording.settled(False))
     settles = any(isinstance(e, ev.ToolFinished) and e.name == name and e.content in looked_up for e in tape.events)
     alone = not any(isinstance(event, ev.ToolStarted) for event in near)
-    hooked = tape.hooked(name)
+    hooked, asks = tape.hooked(name), tape.asks(name)
     if started and isinstance(first := started[0], ev.ToolStarted):
-        return Traits(first.effect, first.replay, settles, alone, hooked)
-    return Traits(settles=settles, hooked=hooked)
+        return Traits(first.effect, first.replay, settles, alone, hooked, asks)
+    return Traits(settles=settles, hooked=hooked, asks=asks)
 
 
 def played_rules(tape: Tape, kit: Kit, started: ev.RunStarted) -> Rules:
     traits = {
-        name: Traits(t.effect, t.replay, t.settle is not None, t.alone, bool(t.before)) for name, t in kit.tools.items()
+        name: Traits(t.effect, t.replay, t.settle is not None, t.alone, bool(t.before), t.asks)
+        for name, t in kit.tools.items()
     }
     return Rules(
         judge=lambda call: _verdict(tape, call, kit),

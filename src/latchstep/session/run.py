@@ -337,13 +337,15 @@ def _question(entry: OpenCall) -> ev.Question:
 
 async def _decision(approve: Callable[[ev.Question], Any], question: ev.Question) -> Verdict:
     """What an approver said: True, "allow", a Verdict that runs, or anything else, which declines. One that raises
-    declines."""
+    declines. Where the call is a question itself, any text is the answer to it."""
     try:
         said = approve(question)
         if hasattr(said, "__await__"):
             said = await said
         if isinstance(said, Verdict):
             return said
+        if question.about == "answer" and isinstance(said, str):
+            return Verdict("run", said)
         return RUN if said is True or (isinstance(said, str) and said == "allow") else Verdict("refuse")
     except BaseException as error:
         return Verdict("refuse", f"the approver failed: {wording.of_error(error)}")

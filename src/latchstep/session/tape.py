@@ -155,6 +155,11 @@ class Tape:
         looked = (e for e in self.events if isinstance(e, ev.CallChanged | ev.CallKept) or by_hook(e))
         return any(not calls.isdisjoint(_calls(event)) for event in looked)
 
+    def asks(self, name: str) -> bool:
+        """Whether calls of this tool were questions to a person."""
+        asked = (q for e in self.events if isinstance(e, ev.ApprovalRequested) for q in e.questions)
+        return any(question.about == "answer" and question.name == name for question in asked)
+
     def starts(self, name: str) -> list[int]:
         """Where calls of this tool were started."""
         return [i for i, e in enumerate(self.events) if isinstance(e, ev.ToolStarted) and e.name == name]

@@ -59,6 +59,7 @@ def call_context(session: Session, entry: OpenCall) -> Context:
         outputs=directory / "outputs" if directory is not None else None,
         deps=session.kit.deps,
         found=entry.found,
+        answer=entry.answer,
     )
 
 
@@ -155,7 +156,7 @@ async def prepare(session: Session, entries: list[OpenCall], contexts: dict[str,
 def _intent(session: Session, entry: OpenCall, context: Context) -> ToolStarted:
     tool = session.kit.tools[entry.call.name]
     digest = fingerprint(entry.call.name, entry.call.arguments, context.found)
-    if entry.question and entry.about == "run" and digest != entry.question:
+    if entry.question and entry.about != "doubt" and digest != entry.question:
         raise FatalToolError(f"{entry.call.name}: what would run is not what was approved")
     return ToolStarted(
         call_id=entry.call.id,

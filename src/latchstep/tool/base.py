@@ -40,7 +40,8 @@ class Context(msgspec.Struct):
     call_id: unique among the calls that the model still sees. idempotency_key: unique in all sessions, and the same
     again if the call is repeated after a crash; hand it to services that accept one. workspace: the folder the agent
     works in, or None. outputs: a folder for full outputs, made on first use. deps: whatever the agent was given.
-    found: what `prepare` found when the call was judged. progress(text): shows a line while the tool runs.
+    found: what `prepare` found when the call was judged. answer: what the person said, for a tool that `asks`.
+    progress(text): shows a line while the tool runs.
     captured: what a long tool has got so far, kept up by the tool itself: it is all that remains if the call
     is interrupted or runs out of time.
     """
@@ -51,6 +52,7 @@ class Context(msgspec.Struct):
     outputs: Path | None = None
     deps: Any = None
     found: Any = None
+    answer: str = ""
     captured: str = ""
     progress: Callable[[str], None] = lambda text: None
 
@@ -68,6 +70,7 @@ class Tool(msgspec.Struct, frozen=True, eq=False):
     prepare(arguments, context): no effects; its JSON-like findings go into the question and `tool.started`.
     settle(arguments, found, context): after a crash, did the effect happen? No effects.
     before: hooks that look at a call before it is asked about or run: see `tool.hooks.before_tool`.
+    asks: a call is a question to a person. It never runs without an answer, which is then `context.answer`.
     alone: never runs beside other calls, though it only reads. timeout: seconds, None for the run's default.
     thread: a sync function runs in a daemon thread; False runs it on the event loop.
     """
@@ -83,6 +86,7 @@ class Tool(msgspec.Struct, frozen=True, eq=False):
     prepare: Callable[[dict[str, Any], Context], Any] | None = None
     settle: Callable[[dict[str, Any], Any, Context], Settled] | None = None
     before: tuple[Before, ...] = ()
+    asks: bool = False
     alone: bool = False
     timeout: float | None = None
     thread: bool = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ from .show import OUTPUT_LIMIT, show
 from .spawner import DEFAULT_TIMEOUT, MAX_TIMEOUT, Finished, Spawner
 from .text import clean_output, is_binary
 
+if TYPE_CHECKING:
+    from .jobs import Jobs
+
 LEFT_NAMED = 10
 
 PROGRESS_BYTES = 2_000
@@ -32,13 +35,19 @@ PROGRESS_BYTES = 2_000
 PROGRESS_EAGER = 100
 """Progress texts that go out at once; after these, each waits for a tenth more output than there was."""
 
-DESCRIPTION = f"""\
+HINT = "; to read and stop such a command later, run it with `background`, without &"
+
+JOB = """ \
+Better: with `background` the command becomes a job (servers, watchers, long builds): you get its first output and its \
+name at once, and read it by job_read."""
+
+DESCRIPTION = """\
 Run a command with bash in the workspace and wait for it.
 stdout and stderr come back together in the order they were written, with the exit status. There is no stdin and no \
 terminal: editors, pagers and prompts do not work. Of long output you see the beginning and the end \
-({OUTPUT_LIMIT:,} bytes), and where the whole is kept. Each call starts anew: `cd` and variables do not last. \
+({limit:,} bytes), and where the whole is kept. Each call starts anew: `cd` and variables do not last. \
 A process started with `&` goes on in the background until the session ends or the run is stopped; redirect its \
-output to a file if you want to read it. Without `pipefail` the status of a pipeline is that of its last command."""
+output to a file to read it.{job} Without `pipefail` the status of a pipeline is that of its last command."""
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -62,6 +71,13 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+BACKGROUND: dict[str, Any] = {
+    "type": "boolean",
+    "default": False,
+    "description": "Do not wait: it goes on as a job, for an hour at most unless `timeout` says less.",
+}
+
+
 class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
     command: Annotated[str, msgspec.Meta(min_length=1)]
     timeout: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT)] = DEFAULT_TIMEOUT
@@ -73,23 +89,38 @@ def validate(arguments: dict[str, Any]) -> dict[str, Any]:
     return msgspec.structs.asdict(msgspec.convert(arguments, _Arguments))
 
 
+def _validate_job(arguments: dict[str, Any]) -> dict[str, Any]:
+    others = {name: value for name, value in arguments.items() if name != "background"}
+    background = msgspec.convert(arguments.get("background", False), bool)
+    if background:
+        others.setdefault("timeout", MAX_TIMEOUT)
+    return {**validate(others), "background": background}
+
+
 def bash_tool(
     spawner: Spawner,
     workspace_root: Path,
     masker: Masker | None = None,
     refuse_gone: Callable[[], None] = lambda: None,
+    *,
+    jobs: Jobs | None = None,
 ) -> Tool:
     """The tool for one workspace. Its commands run in `spawner`, which the caller closes. masker: see `Capture`.
 
     refuse_gone: raises ToolError where the workspace is no longer the folder it was.
+    jobs: where commands in the background belong, which the caller closes too; without it there are none.
     """
     explained: set[str] = set()
 
-    async def bash(command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", *, context: Context) -> Output:
+    async def bash(
+        command: str, timeout: float = DEFAULT_TIMEOUT, cwd: str = ".", background: bool = False, *, context: Context
+    ) -> Output:
         refuse_gone()
         folder = _beneath(workspace_root, cwd)
+        if background and jobs is not None:
+            return await jobs.start(command, folder, timeout, context)
         capture = Capture(output_path(context.outputs, context.call_id), masker)
-        progress = _Progress(context.progress, capture)
+        progress = Progress(context.progress, capture)
         try:
             ended = await spawner.run(command, cwd=folder, timeout=timeout, capture=capture, on_output=progress)
         except asyncio.CancelledError:
@@ -98,14 +129,14 @@ def bash_tool(
         except ValueError as error:
             raise ToolError(str(error)) from None
         meaning = explain(ended.head + ended.tail, spawner.sandbox, explained)
-        return _result(ended, capture, timeout, meaning)
+        return _result(ended, capture, timeout, meaning, HINT if jobs is not None else "")
 
     return Tool(
         name="bash",
-        description=DESCRIPTION,
-        schema=SCHEMA,
+        description=DESCRIPTION.format(limit=OUTPUT_LIMIT, job=JOB if jobs is not None else ""),
+        schema=SCHEMA if jobs is None else {**SCHEMA, "properties": {**SCHEMA["properties"], "background": BACKGROUND}},
         function=bash,
-        validate=validate,
+        validate=validate if jobs is None else _validate_job,
         effect="write",
         replay="never",
         context="context",
@@ -130,7 +161,7 @@ def _beneath(root: Path, cwd: str) -> Path:
     return folder
 
 
-class _Progress:
+class Progress:
     """Passes on the newest lines, often at first, then ever more seldom: never more than some 300 texts a command."""
 
     def __init__(self, tell: Callable[[str], None], capture: Capture) -> None:
@@ -149,12 +180,12 @@ class _Progress:
             self.tell(text)
 
 
-def _result(ended: Finished, capture: Capture, timeout: float, meaning: str = "") -> Output:
-    status = _status(ended, timeout)
+def _result(ended: Finished, capture: Capture, timeout: float, meaning: str, hint: str) -> Output:
+    status = status_of(ended, timeout)
     notes = [f"[{meaning}]"] if meaning else []
     if ended.restarted:
         notes.append(f"[{ended.restarted}; what earlier commands had left in the background was ended, /tmp is empty]")
-    content = "\n".join([show(capture), *_background(ended), *notes, f"[{status}]"])
+    content = "\n".join([show(capture), *left_behind(ended, hint), *notes, f"[{status}]"])
     details = {
         "exit": ended.exit_status,
         "signal": ended.signal,
@@ -171,7 +202,7 @@ def _result(ended: Finished, capture: Capture, timeout: float, meaning: str = ""
     return Output(content, details, output=output)
 
 
-def _status(ended: Finished, timeout: float) -> str:
+def status_of(ended: Finished, timeout: float) -> str:
     """How it ended, in words that cannot be taken for another ending."""
     if ended.unknown:
         return f"outcome unknown: {ended.unknown}; the command may have had any part of its effects"
@@ -189,12 +220,13 @@ def _status(ended: Finished, timeout: float) -> str:
     return f"exit status {status}"
 
 
-def _background(ended: Finished) -> Iterable[str]:
+def left_behind(ended: Finished, hint: str = "") -> Iterable[str]:
+    """What a command left running, in words. hint: what would be better."""
     if not ended.left_count:
         return
     named = ", ".join(f"{left.name} (pid {left.pid})" for left in ended.left[:LEFT_NAMED])
     more = ended.left_count - len(ended.left[:LEFT_NAMED])
     yield (
         f"[still running in the background: {named}{f' and {more} more' if more > 0 else ''}; "
-        "further output of it is not kept; it is ended with the session, or when the run is stopped]"
+        f"further output of it is not kept; it is ended with the session, or when the run is stopped{hint}]"
     )

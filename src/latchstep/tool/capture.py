@@ -64,6 +64,15 @@ class Capture:
         """Lines, the last one counted though it may lack its newline."""
         return self._newlines + (self.total > 0 and self._last != b"\n")
 
+    @property
+    def held(self) -> int:
+        """Bytes of a line not yet ended that wait for its rest."""
+        return self._redactor.held if self._redactor is not None else 0
+
+    def since(self, offset: int) -> tuple[bytes, bytes]:
+        """What came from this byte on, as far as memory holds it: two pieces, adjacent unless bytes are missing."""
+        return bytes(self._head[offset:]), bytes(self._tail[max(0, offset - self.total + len(self._tail)) :])
+
     def feed(self, data: bytes) -> None:
         self._take(self._redactor.feed(data) if self._redactor is not None else data)
 
@@ -78,13 +87,13 @@ class Capture:
         self.total += len(data)
         self._newlines += data.count(b"\n")
         self._last = data[-1:]
+        if self._fd >= 0:
+            self._write(data)
         if (room := KEEP - len(self._head)) > 0:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        if self._fd >= 0:
-            self._write(data)
-        elif len(self._tail) > 2 * KEEP and not self.missing:
+        if self._fd < 0 and len(self._tail) > 2 * KEEP and not self.missing:
             self.save()
         if len(self._tail) > 2 * KEEP:
             del self._tail[:-KEEP]

@@ -42,6 +42,7 @@ def tool(
     replay: Replay | None = None,
     prepare: Prepare | None = None,
     settle: Settle | None = None,
+    asks: bool = False,
     alone: bool = False,
     timeout: float | None = None,
     thread: bool = True,
@@ -57,6 +58,7 @@ def tool(
     replay: Replay | None = None,
     prepare: Prepare | None = None,
     settle: Settle | None = None,
+    asks: bool = False,
     alone: bool = False,
     timeout: float | None = None,
     thread: bool = True,
@@ -71,6 +73,7 @@ def tool(
     replay: Replay | None = None,
     prepare: Prepare | None = None,
     settle: Settle | None = None,
+    asks: bool = False,
     alone: bool = False,
     timeout: float | None = None,
     thread: bool = True,
@@ -79,7 +82,7 @@ def tool(
 
     name: what the model calls it; the function's own by default. description: the docstring by default.
     effect: `read` or `write`. replay: `safe` if running it twice is the same as once; reads are, writes are not
-    unless said. prepare, settle, alone, timeout (seconds), thread: see `Tool`.
+    unless said. prepare, settle, asks, alone, timeout (seconds), thread: see `Tool`.
 
     The schema comes from the annotations. A parameter annotated `Context` receives the call's context and is
     not in the schema. Raises DefinitionError.
@@ -102,6 +105,7 @@ def tool(
             context=signature.context,
             prepare=prepare,
             settle=settle,
+            asks=asks,
             alone=alone,
             timeout=timeout,
             thread=thread,

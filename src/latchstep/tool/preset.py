@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from .apply_patch import apply_patch_tool
+from .ask_user import ask_user_tool
 from .base import Tool
+from .bash import bash_tool
 from .edit import edit_tool
 from .find import find_tool
 from .grep import grep_tool
+from .jobs import Jobs
 from .list import list_tool
 from .read import read_tool
 from .ripgrep import ripgrep, ripgrep_tool
 from .seen import Seen
 from .spawner import Spawner
+from .todo import todo_tool
 from .workspace import Workspace
 from .write import write_tool
 
@@ -28,4 +35,15 @@ def file_tools(workspace: Workspace, seen: Seen, spawner: Spawner | None = None)
         write_tool(workspace, seen),
         edit_tool(workspace, seen),
         apply_patch_tool(workspace, seen),
+    )
+
+
+def session_tools(jobs: Jobs, root: Path, refuse_gone: Callable[[], None] = lambda: None) -> tuple[Tool, ...]:
+    """`bash` in a folder with its jobs, `job_read`, `job_stop`, `todo` and `ask_user`. The caller closes `jobs` and
+    their spawner. refuse_gone: see `bash_tool`."""
+    return (
+        bash_tool(jobs.spawner, root, jobs.masker, refuse_gone, jobs=jobs),
+        *jobs.tools(),
+        todo_tool(),
+        ask_user_tool(),
     )

@@ -6,7 +6,7 @@ At most `OUTPUT_LIMIT` bytes of output are shown; bytes shown and bytes left out
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .capture import Capture
 from .text import clean_output, is_binary
@@ -23,16 +23,20 @@ def show(capture: Capture) -> str:
     capture.flush()
     if not capture.total:
         return "(no output)"
-    head, tail = capture.head, capture.tail
+    return show_pieces(capture.head, capture.tail, capture.total, capture.lines, lambda: where(capture))
+
+
+def show_pieces(head: bytes, tail: bytes, total: int, all_lines: int, place: Callable[[], str]) -> str:
+    """The same for the two ends of some output of so many bytes and lines; they are adjacent if they are all of it."""
     if is_binary(head) or is_binary(tail):
-        return f"(binary, {capture.total:,} bytes{_readable_end(head + tail)}; {where(capture)})"
-    if not capture.missing:
+        return f"(binary, {total:,} bytes{_readable_end(head + tail)}; {place()})"
+    if len(head) + len(tail) == total:
         lines = _lines(head + tail)
         shown, _, cut = _take(lines, OUTPUT_LIMIT)
         if len(shown) == len(lines):
             text = "\n".join(shown)
-            note = f"\n[long lines are cut; {where(capture)}]" if cut else ""
-            return text + note if text.strip() else f"(nothing visible, {capture.total:,} bytes)"
+            note = f"\n[long lines are cut; {place()}]" if cut else ""
+            return text + note if text.strip() else f"(nothing visible, {total:,} bytes)"
         first, last = lines, lines
     else:
         # The last piece of the head and the first of the tail are parts of lines: shown only for want of others.
@@ -41,11 +45,11 @@ def show(capture: Capture) -> str:
     top, top_bytes, _ = _take(first, OUTPUT_LIMIT // 3)
     room = OUTPUT_LIMIT - sum(len(line.encode()) + 1 for line in top)
     end, end_bytes, _ = _take(reversed(last), room)
-    left_bytes = capture.total - top_bytes - min(end_bytes, capture.total - top_bytes)
-    left_lines = max(0, capture.lines - len(top) - len(end))
+    left_bytes = total - top_bytes - min(end_bytes, total - top_bytes)
+    left_lines = max(0, all_lines - len(top) - len(end))
     note = (
-        f"[{left_lines:,} lines ({left_bytes:,} bytes) left out here, of {capture.lines:,} lines "
-        f"({capture.total:,} bytes); {where(capture)}]"
+        f"[{left_lines:,} lines ({left_bytes:,} bytes) left out here, of {all_lines:,} lines "
+        f"({total:,} bytes); {place()}]"
     )
     return "\n".join([*top, note, *reversed(end)])
 
