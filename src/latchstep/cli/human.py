@@ -46,6 +46,7 @@ class Human:
         self._last_line = ""
         self._repaired: dict[str, int] = {}
         self._under: ev.RunStarted | ev.RunResumed | None = None
+        self._unkept = ""
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -93,6 +94,12 @@ class Human:
                 self._note(said + _because(": ".join(filter(None, (event.note, event.rule)))))
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
+            case _:
+                self._beside(event)
+
+    def _beside(self, event: ev.Event) -> None:
+        """What a run meets beside messages, calls and questions."""
+        match event:
             case ev.CancelRequested():
                 how = "stopping when the turn is complete" if event.after_turn else "stopping"
                 self.screen.line(self.screen.style(f"{how}{_because(event.reason)} …", "yellow"))
@@ -104,12 +111,16 @@ class Human:
             case ev.CheckFinished():
                 self._checked(event)
             case ev.WorkspaceSnapshot():
-                if event.because:
-                    self._note(f"files: {one_line(event.because, 80)}")
-                if event.error:
-                    self._note(f"the files are not kept; no rewind can bring them back: {one_line(event.error, 300)}")
+                self._kept(event)
             case _:
                 pass
+
+    def _kept(self, event: ev.WorkspaceSnapshot) -> None:
+        if event.because:
+            self._note(f"files: {one_line(event.because, 80)}")
+        if event.error and event.error != self._unkept:
+            self._note(f"the files are not kept; no rewind can bring them back: {one_line(event.error, 300)}")
+        self._unkept = event.error
 
     def _requested(self, event: ev.ModelRequested) -> None:
         self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")

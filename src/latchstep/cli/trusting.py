@@ -189,11 +189,11 @@ def under(setup: Setup, config: Config) -> Setup:
 def say_standing(config: Config, screen: Screen) -> None:
     """One line at the start of a run, where there is something to say."""
     if config.problem:
-        screen.line(screen.style(printable(config.problem), "yellow"))
+        screen.later(screen.style(printable(config.problem), "yellow"))
     if config.standing == "trusted" or config.empty:
         return
     was = "what it configures has changed since it was trusted" if config.standing == "changed" else "not trusted"
-    screen.line(screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow"))
+    screen.later(screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow"))
 
 
 def _names(config: Config) -> str:
