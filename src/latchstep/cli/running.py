@@ -330,7 +330,8 @@ def prepare(
     from .trusting import config_of, say_standing, under
 
     asks = screen is not None and can_ask()
-    config = config_of(root)
+    state = directory.parent.parent if directory is not None else state_root()
+    config = config_of(root, state)
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
@@ -339,7 +340,6 @@ def prepare(
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
     settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
-    state = directory.parent.parent if directory is not None else state_root()
     rules = rules_of(setup, settings, root, state)
     policy = preset(setup.mode, rules, asks=asks, sandboxed=setup.level in CONFINING, root=str(root))  # type: ignore[arg-type]
     always = Always(root, state, rules)
