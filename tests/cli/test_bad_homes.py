@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import latchstep
 from latchstep.journal.store import Store
 from tests.cli.cli_kit import PATIENCE, Done, Home, bash, ended, refused, wait_for
 from tests.model.strict_chat import StrictChat, text_answer
@@ -132,10 +131,7 @@ def test_a_file_size_limit_ends_the_run_and_is_said(home: Home) -> None:
 
 
 def test_a_clock_that_was_set_back_changes_labels_only(home: Home) -> None:
-    site = home.folder / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(SHIFTED)
-    path = f"{site}:{Path(latchstep.__file__).parents[1]}"
+    path = home.customized(SHIFTED)
     with StrictChat([text_answer("One."), text_answer("Two.")]) as server:
         begun = home.run("run", "go", "--base-url", server.url, env={"PYTHONPATH": path, "SHIFT": "90000000"})
         assert begun.status == 0, begun

@@ -6,7 +6,6 @@ folder that is, and by what it configures.
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import time
@@ -31,6 +30,7 @@ from latchstep.policy.trust import (
 from latchstep.tool.workspace import Workspace, is_missing
 
 from .asking import can_ask
+from .granted import person
 from .running import Setup, folder, here, state_root
 from .screen import Screen, gutter
 
@@ -133,17 +133,10 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
     if not yes and not _agreed(screen):
         screen.line("Nothing was changed.")
         return 1
-    own = Trust(path=str(root), identity=config.identity, digest=config.digest, by=_who(), at=time.time())
+    own = Trust(path=str(root), identity=config.identity, digest=config.digest, by=person(), at=time.time())
     _keep(state, [*known, own])
     screen.line("It is trusted until one of these files changes, or: latchstep trust --revoke")
     return 0
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user that has a number only, as in a container
-        return str(os.getuid())
 
 
 def _agreed(screen: Screen) -> bool:
