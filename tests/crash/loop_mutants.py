@@ -86,7 +86,7 @@ LOOP: dict[str, tuple[str, str, str]] = {
     ),
     "a lost request has a new id": (
         "core/decide.py",
-        '        return CallModel(request.request_id, request.attempt + 1, again, carries)\n',
+        "        return CallModel(request.request_id, request.attempt + 1, again, carries)\n",
         '        return CallModel(f"request-{state.requests + 1:03d}", 1, again, carries)\n',
     ),
     "results of a parallel batch are recorded when all are there": (

@@ -56,7 +56,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_of(root: Path, state: Path) -> Config:
-    """Read it, beneath the folder and bounded; `state` knows who vouched for it. What cannot be read counts as absent, and its problem is said."""
+    """Read it, beneath the folder and bounded. What cannot be read counts as absent, and its problem is said.
+
+    state: where it is kept who vouched for it.
+    """
     texts, problems = [], []
     with Workspace(root) as workspace:
         for name in (INSTRUCTIONS, SETTINGS):
@@ -183,7 +186,9 @@ def say_standing(config: Config, screen: Screen) -> None:
     if config.standing == "trusted" or config.empty:
         return
     was = "what it configures has changed since it was trusted" if config.standing == "changed" else "not trusted"
-    screen.later(screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow"))
+    screen.later(
+        screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow")
+    )
 
 
 def _names(config: Config) -> str:
