@@ -93,6 +93,13 @@ class Home:
         out, err = process.communicate(stdin, timeout=PATIENCE)
         return Done(process.returncode, out or b"", err or b"")
 
+    def customized(self, code: str) -> str:
+        """PYTHONPATH with this as the `sitecustomize` of the processes."""
+        site = self.folder / "site"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(code)
+        return f"{site}:{Path(latchstep.__file__).parents[1]}"
+
     def sessions(self) -> list[Path]:
         return sorted((self.state / "sessions").glob("*")) if (self.state / "sessions").is_dir() else []
 
@@ -257,6 +264,9 @@ def begun(pieces: str, *more: Any) -> list[Any]:
 
 BARE = ("--sandbox", "none")
 """For tests that look for processes by their numbers, which are others in a sandbox."""
+
+NUMBER_ONLY = "import pwd\n\n\ndef nobody(uid):\n    raise KeyError(uid)\n\n\npwd.getpwuid = nobody\n"
+"""A `sitecustomize` for a user that has a number and no entry anywhere, as in a container."""
 
 DEEP = "echo $$ > pids; setsid sh -c 'echo $$ >> pids; setsid sleep 300 & echo $! >> pids; wait' & sleep 300"
 """A command with children in sessions of their own; `pids` names three of them."""

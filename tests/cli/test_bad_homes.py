@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import latchstep
 from latchstep.journal.store import Store
 from tests.cli.cli_kit import PATIENCE, Done, Home, bash, ended, refused, wait_for
 from tests.model.strict_chat import StrictChat, text_answer
@@ -20,11 +19,17 @@ SHIFTED = "import os, time\nreal = time.time\ntime.time = lambda: real() + float
 """A `sitecustomize` for a clock that is wrong by so many seconds."""
 
 
+def deleted(folder: Path) -> bool:
+    """Gone, whatever is still put into it meanwhile."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
 def test_a_session_deleted_while_in_use_is_no_success(home: Home) -> None:
     with StrictChat([bash("sleep 0.1"), text_answer("Done.")]) as server:
         process = home.start("run", "go", "--base-url", server.url, "--mode", "unconfined")
         wait_for(lambda: server.bodies)
-        shutil.rmtree(home.state)
+        wait_for(lambda: deleted(home.state), "the deletion")
         done = ended(process)
     assert done.status == 1, done
     assert "the file was deleted while it was in use" in done.out
@@ -73,9 +78,9 @@ def test_a_folder_that_may_not_be_used_is_named(home: Home, mode: int) -> None:
 
 @pytest.fixture
 def small(home: Home) -> Iterator[Home]:
-    """Its state lies on a file system of its own, of 20 KiB."""
+    """Its state lies on a file system of its own, of 64 KiB."""
     home.state.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=20k", "tmpfs", str(home.state)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(home.state)]
     try:
         subprocess.run(mount, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -93,6 +98,15 @@ def test_a_full_disk_ends_the_run_and_is_said(small: Home) -> None:
     assert "tool.finished" in done.out
     assert Store(small.state).verify(small.session().name).sound
     assert "unfinished" in small.run("sessions").out
+
+
+def test_a_disk_too_small_for_the_files_fails_no_run(small: Home) -> None:
+    (small.workspace / "data").write_bytes(os.urandom(100_000))
+    with StrictChat([bash("echo one", "c1"), bash("echo two", "c2"), text_answer("Done.")]) as server:
+        done = small.run("run", "go", "--base-url", server.url, "--mode", "unconfined")
+    assert done.status == 0, done
+    assert done.out.count("the files are not kept; no rewind can bring them back: No space left on device\n") == 1
+    assert not list(small.state.rglob("tmp_*")), "what was written of a snapshot is gone"
 
 
 def test_a_read_only_disk_is_said_and_still_shows_what_there_is(small: Home) -> None:
@@ -117,10 +131,7 @@ def test_a_file_size_limit_ends_the_run_and_is_said(home: Home) -> None:
 
 
 def test_a_clock_that_was_set_back_changes_labels_only(home: Home) -> None:
-    site = home.folder / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(SHIFTED)
-    path = f"{site}:{Path(latchstep.__file__).parents[1]}"
+    path = home.customized(SHIFTED)
     with StrictChat([text_answer("One."), text_answer("Two.")]) as server:
         begun = home.run("run", "go", "--base-url", server.url, env={"PYTHONPATH": path, "SHIFT": "90000000"})
         assert begun.status == 0, begun

@@ -15,7 +15,7 @@ import pytest
 from latchstep.core import event as ev
 from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store
-from tests.cli.cli_kit import PATIENCE, Done, Home
+from tests.cli.cli_kit import NUMBER_ONLY, PATIENCE, Done, Home
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "from latchstep.cli.main import main; main()"
@@ -133,6 +133,14 @@ def test_a_bare_machine_without_git_python3_or_a_place_for_sessions(bare: Home) 
     (state,) = (bare.folder / "tmp").glob("*/state/sessions/*")
     assert f"LATCHSTEP_HOME={state.parents[1]} latchstep show {state.name}" in done.out
     assert {path.name for path in bare.folder.iterdir()} == {"bin", "py", "file", "tmp", "home", "ws"}
+
+
+def test_without_a_home_its_session_goes_beside_the_project(bare: Home) -> None:
+    done = demo(bare, HOME=None, LATCHSTEP_HOME=None, PYTHONPATH=bare.customized(NUMBER_ONLY))
+    assert done.status == 0, done
+    assert "set LATCHSTEP_HOME to a folder for sessions; this one goes to" in done.out
+    assert "completed · " in done.out
+    assert len(list((bare.folder / "tmp").glob("*/state/sessions/*"))) == 1
 
 
 def test_without_a_temporary_folder_it_is_one_line(bare: Home) -> None:

@@ -170,7 +170,7 @@ def test_something_of_the_dead_run_that_lives_on_is_named(home: Home) -> None:
     number = f"65{os.getpid():07d}"
     command = f"env -i setsid -f sleep {number}"
     with StrictChat([bash(command), begun("Wait", "#STALL"), text_answer("Done.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--allow", command)
+        process = home.start("run", "go", "--base-url", server.url, "--allow", command, *BARE)
         server.wait(lambda: len(server.bodies) == 2, PATIENCE)
         (stray,) = (pid for pid in proctable.walk() if _runs(pid, number))
         table = proctable.walk()

@@ -45,7 +45,7 @@ MOMENTS: dict[str, Moment] = {
     "waiting for an answer": Moment(lambda n: [["#STALL"]], "go\n"),
     "in the middle of a stream": Moment(lambda n: [begun("Half a sent", "#STALL")], "Half a sent"),
     "in back-off": Moment(lambda n: ["#STATUS 429 retry-after=30"], "asking again in"),
-    "at a question": Moment(lambda n: [bash("true")], "[y] yes  [n] no >"),
+    "at a question": Moment(lambda n: [bash("touch made")], "[y] yes  [n] no >"),
     "in a command": Moment(lambda n: [bash(busy(n) + "; wait")], "▸ bash", unconfined, SLEEPERS),
     "with commands in the background": Moment(
         lambda n: [bash(busy(n)), begun("Half a sent", "#STALL")], "Half a sent", unconfined, SLEEPERS

@@ -37,15 +37,21 @@ def repository(home: Home) -> None:
     git(home, "checkout", "-q", "main")
 
 
+def gate_of(home: Home) -> tuple[Path, list[str]]:
+    """A file outside the workspace that a command can see, and the options that show it."""
+    (cache := home.folder / "cache").mkdir()
+    return cache / "gate", ["--cache", str(cache)]
+
+
 def changed_meanwhile(home: Home, change: Callable[[], Any], *options: str) -> list[dict[str, Any]]:
     """Results and checks of a run in whose workspace something happens between two of its calls."""
-    gate = home.folder / "gate"
+    gate, shown = gate_of(home)
     wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
     after = [renamed(READ, "read"), EDIT, edit("new.txt", "x\n", "call-new"), bash("pwd", "call-pwd")]
     answers = [READ, bash(wait, "call-wait"), *after, *[text_answer("Done.")] * 4]
     with StrictChat(answers) as server:
         allow = ("--allow", wait, "--allow", "pwd", "--mode", "edits", "--check", "test -e notes.txt")
-        process = home.start("run", "go", "--base-url", server.url, *allow, *options)
+        process = home.start("run", "go", "--base-url", server.url, *allow, *shown, *options)
         # the command is running, and not only on record, once a shell stands in the workspace
         wait_for(lambda: at_work(home.workspace), "the command")
         change()
@@ -106,10 +112,10 @@ def test_a_branch_that_is_switched_during_a_run_changes_what_was_read(home: Home
 
 def test_an_edit_of_what_another_branch_changed_is_refused_unread(home: Home) -> None:
     repository(home)
-    gate = home.folder / "gate"
+    gate, shown = gate_of(home)
     wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
     with StrictChat([READ, bash(wait, "call-wait"), EDIT, text_answer("Done.")]) as server:
-        process = home.start("run", "go", "--base-url", server.url, "--allow", wait, "--mode", "edits")
+        process = home.start("run", "go", "--base-url", server.url, "--allow", wait, "--mode", "edits", *shown)
         wait_for(lambda: at_work(home.workspace), "the command")
         git(home, "checkout", "-q", "other")
         gate.touch()

@@ -204,6 +204,29 @@ def test_an_event_the_journal_refuses_without_being_poisoned_still_gives_a_recor
     go(main())
 
 
+def test_a_run_that_cannot_be_gone_on_with_stays_unfinished() -> None:
+    """It has an open call, and whoever comes when there is room again goes on with it."""
+
+    class Full(FakeJournal):
+        def put_blob(self, data: bytes) -> str:
+            raise ls.JournalError("a blob cannot be kept: no space left")
+
+    async def main() -> None:
+        journal = FakeJournal()
+        await session_of([call("write", "w"), "done"], tools_of([]), journal=journal).run("go")
+        dead = journal.events[: journal.types().index("tool.started") + 1]
+        full = Full(dead)
+        session = session_of(Chunks([done()]), tools_of([]), journal=full)
+        result = await session.resume()
+        assert (result.status, result.error and result.error.kind) == ("failed", "JOURNAL")
+        assert session.unfinished
+        assert full.types()[-1] == "session.opened"
+        again = session_of(Chunks([done()]), tools_of([]), journal=cut(full, len(full.events)))
+        assert (await again.resume()).status == "completed"
+
+    go(main())
+
+
 def test_a_tools_own_journal_error_is_an_error_of_the_tool() -> None:
     async def main() -> None:
         @ls.tool

@@ -44,5 +44,5 @@ def confinement(
     found, problems = run_blocking(best(make, wanted, passed))
     if problems and screen is not None:
         for problem in problems:
-            screen.line(screen.style(f"no sandbox {one_line(problem, 300)}", "yellow"))
+            screen.later(screen.style(f"no sandbox {one_line(problem, 300)}", "yellow"))
     return found

@@ -67,12 +67,19 @@ def load(state: Path, root: Path) -> tuple[Grant, ...]:
     return kept.grants
 
 
+def person() -> str:
+    """Who grants and trusts."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # one who has a number only, as in a container
+        return str(os.getuid())
+
+
 def keep(state: Path, root: Path, rule: Rule) -> None:
     """Grant a rule. It is on disk when this returns."""
     with _locked(state, root) as grants:
         if all(grant.rule != str(rule) for grant in grants):
-            by = getpass.getuser()
-            _replace(path_of(state, root), _File(str(root), (*grants, Grant(str(rule), by, time.time()))))
+            _replace(path_of(state, root), _File(str(root), (*grants, Grant(str(rule), person(), time.time()))))
 
 
 def revoke(state: Path, root: Path, rule: str) -> None:

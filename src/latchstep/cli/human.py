@@ -50,6 +50,7 @@ class Human:
         self._repaired: dict[str, int] = {}
         self._under: ev.RunStarted | ev.RunResumed | None = None
         self._wordy: set[str] = set()
+        self._unkept = ""
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -94,6 +95,12 @@ class Human:
                 self._answered(event)
             case ev.ApprovalAbandoned():
                 self._note("a question was left unanswered when the process ended")
+            case _:
+                self._beside(event)
+
+    def _beside(self, event: ev.Event) -> None:
+        """What a run meets beside messages, calls and questions."""
+        match event:
             case ev.CancelRequested():
                 how = "stopping when the turn is complete" if event.after_turn else "stopping"
                 self.screen.line(self.screen.style(f"{how}{_because(event.reason)} …", "yellow"))
@@ -105,12 +112,16 @@ class Human:
             case ev.CheckFinished():
                 self._checked(event)
             case ev.WorkspaceSnapshot():
-                if event.because:
-                    self._note(f"files: {one_line(event.because, 80)}")
-                if event.error:
-                    self._note(f"the files are not kept; no rewind can bring them back: {one_line(event.error, 300)}")
+                self._kept(event)
             case _:
                 pass
+
+    def _kept(self, event: ev.WorkspaceSnapshot) -> None:
+        if event.because:
+            self._note(f"files: {one_line(event.because, 80)}")
+        if event.error and event.error != self._unkept:
+            self._note(f"the files are not kept; no rewind can bring them back: {one_line(event.error, 300)}")
+        self._unkept = event.error
 
     def _requested(self, event: ev.ModelRequested) -> None:
         self._begin(event.request_id, "compacting" if event.because == "compact" else "the model")

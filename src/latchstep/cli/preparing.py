@@ -36,7 +36,8 @@ def prepare(
     from latchstep.tool.head import head_of
 
     asks = screen is not None and can_ask()
-    config = config_of(root)
+    state = directory.parent.parent if directory is not None else state_root()
+    config = config_of(root, state)
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
@@ -45,7 +46,6 @@ def prepare(
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
     settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
-    state = directory.parent.parent if directory is not None else state_root()
     rules = rules_of(setup, settings, root, state)
     policy = preset(setup.mode, rules, asks=asks, sandboxed=setup.level in CONFINING, root=str(root))  # type: ignore[arg-type]
     always = Always(root, state, rules)

@@ -53,6 +53,7 @@ class Screen:
         self._open = False
         self._held = ""
         self._status = False
+        self._later: list[str] = []
 
     @property
     def width(self) -> int:
@@ -73,7 +74,12 @@ class Screen:
         """A line of its own. `text` must be printable already (it may carry our styles)."""
         self._clear()
         self.end()
-        self._write(text + "\n")
+        lines, self._later = [*self._later, text], []
+        self._write("\n".join(lines) + "\n")
+
+    def later(self, text: str) -> None:
+        """A line that is said with the next one; never, where none comes: a mistake is said alone."""
+        self._later.append(text)
 
     def piece(self, text: str) -> None:
         """A piece of untrusted text, where the last piece ended. Blanks wait for what follows them, so that a run of

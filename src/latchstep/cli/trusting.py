@@ -6,7 +6,6 @@ folder that is, and by what it configures.
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import time
@@ -31,6 +30,7 @@ from latchstep.policy.trust import (
 from latchstep.tool.workspace import Workspace, is_missing
 
 from .asking import can_ask
+from .granted import person
 from .running import Setup, folder, here, state_root
 from .screen import Screen, gutter
 
@@ -55,8 +55,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return not self.instructions and not self.text
 
 
-def config_of(root: Path) -> Config:
-    """Read it, beneath the folder and bounded. What cannot be read counts as absent, and its problem is said."""
+def config_of(root: Path, state: Path) -> Config:
+    """Read it, beneath the folder and bounded. What cannot be read counts as absent, and its problem is said.
+
+    state: where it is kept who vouched for it.
+    """
     texts, problems = [], []
     with Workspace(root) as workspace:
         for name in (INSTRUCTIONS, SETTINGS):
@@ -77,7 +80,7 @@ def config_of(root: Path) -> Config:
         instructions=texts[0].decode("utf-8", "replace"),
         text=text,
         settings=settings,
-        standing=standing(_known(), str(root), identity, digest),
+        standing=standing(_known(state), str(root), identity, digest),
         digest=digest,
         identity=identity,
         problem="; ".join(problems),
@@ -95,18 +98,18 @@ def _identity(root: Path) -> str:
     return ":".join(parts)
 
 
-def _known() -> list[Trust]:
+def _known(state: Path) -> list[Trust]:
     try:
-        return msgspec.json.decode((state_root() / FILE).read_bytes(), type=list[Trust])
+        return msgspec.json.decode((state / FILE).read_bytes(), type=list[Trust])
     except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, msgspec.DecodeError) as error:
-        raise DefinitionError(f"{state_root() / FILE} cannot be read ({error}); mend or remove it") from error
+        raise DefinitionError(f"{state / FILE} cannot be read ({error}); mend or remove it") from error
 
 
-def _keep(known: list[Trust]) -> None:
+def _keep(state: Path, known: list[Trust]) -> None:
     """Replace the file whole, 0600."""
-    path = state_root() / FILE
+    path = state / FILE
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{FILE}.{os.getpid()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -119,13 +122,13 @@ def _keep(known: list[Trust]) -> None:
 
 def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
     """Show what a folder configures, ask, and keep the answer. 0 where it is as wanted, 1 where it was declined."""
-    root, screen = folder(cwd or here()), Screen()
-    known = [trust for trust in _known() if trust.path != str(root)]
+    root, state, screen = folder(cwd or here()), state_root(), Screen()
+    known = [trust for trust in _known(state) if trust.path != str(root)]
     if revoke:
-        _keep(known)
+        _keep(state, known)
         screen.line(f"{printable(str(root))} is not trusted.")
         return 0
-    config = config_of(root)
+    config = config_of(root, state)
     _show(config, root, screen)
     if config.standing == "trusted":
         screen.line("It is trusted as it stands.")
@@ -133,18 +136,8 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
     if not yes and not _agreed(screen):
         screen.line("Nothing was changed.")
         return 1
-    _keep(
-        [
-            *known,
-            Trust(
-                path=str(root),
-                identity=config.identity,
-                digest=config.digest,
-                by=getpass.getuser(),
-                at=time.time(),
-            ),
-        ]
-    )
+    own = Trust(path=str(root), identity=config.identity, digest=config.digest, by=person(), at=time.time())
+    _keep(state, [*known, own])
     screen.line("It is trusted until one of these files changes, or: latchstep trust --revoke")
     return 0
 
@@ -189,11 +182,13 @@ def under(setup: Setup, config: Config) -> Setup:
 def say_standing(config: Config, screen: Screen) -> None:
     """One line at the start of a run, where there is something to say."""
     if config.problem:
-        screen.line(screen.style(printable(config.problem), "yellow"))
+        screen.later(screen.style(printable(config.problem), "yellow"))
     if config.standing == "trusted" or config.empty:
         return
     was = "what it configures has changed since it was trusted" if config.standing == "changed" else "not trusted"
-    screen.line(screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow"))
+    screen.later(
+        screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow")
+    )
 
 
 def _names(config: Config) -> str:

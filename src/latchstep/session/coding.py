@@ -83,10 +83,8 @@ def coding_kit(
     )
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
-
-    def on_open(known: dict[str, str]) -> None:
-        for name, digest in known.items():
-            seen.saw(name, digest)
+    ours = session_tools(jobs, workspace.root, workspace.refuse_gone)
+    tools = (*file_tools(workspace, seen, spawner), *ours, *more)
 
     async def on_close() -> None:
         await jobs.close()
@@ -97,18 +95,14 @@ def coding_kit(
 
     return build_kit(
         model,
-        (
-            *file_tools(workspace, seen, spawner),
-            *session_tools(jobs, workspace.root, workspace.refuse_gone),
-            *more,
-        ),
+        tools,
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
         approve=approve,
         setup=setup or {},
         masker=masker,
-        on_open=on_open,
+        on_open=seen.know,
         on_stop=spawner.kill_all,
         on_close=on_close,
         snapshot=shadow.take if shadow is not None else None,

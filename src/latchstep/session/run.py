@@ -267,7 +267,8 @@ class Run:
                 raise
 
     async def _broken(self, error: BaseException) -> ev.RunFinished:
-        """A promise is broken. The run still has its one ending, on record if the journal takes any."""
+        """A promise is broken. The run still has its one ending, on record if the journal takes any. One that could not
+        be gone on with stays unfinished."""
         kind = "JOURNAL" if isinstance(error, JournalError) else "INTERNAL"
         if isinstance(error, FatalToolError):
             kind = "TOOL"
@@ -276,7 +277,7 @@ class Run:
         message = str(error) if isinstance(error, LatchstepError) else wording.of_error(error)
         session = self.session
         try:
-            if session.unfinished and not isinstance(error, JournalPoisoned):
+            if session.unfinished and self.begun.is_set() and not isinstance(error, JournalPoisoned):
                 await session.finish(self._failed(kind, message))
                 assert session.state.finished is not None
                 return session.state.finished

@@ -108,7 +108,17 @@ def _recorded(task: asyncio.Task[Taken], late: bool) -> WorkspaceSnapshot:
         return kept(task.result())
     if late:
         return WorkspaceSnapshot(error=f"it took longer than {SNAPSHOT_SECONDS:g} s (SNAPSHOT_SECONDS)")
-    return WorkspaceSnapshot(error=clean(str(error) if isinstance(error, LatchstepError) else wording.of_error(error)))
+    return WorkspaceSnapshot(error=clean(_in_words(error)))
+
+
+def _in_words(error: BaseException) -> str:
+    match error:
+        case LatchstepError():
+            return str(error)
+        case OSError(strerror=str(words), filename=path):
+            return f"{words}: {path}" if path else words
+        case _:
+            return wording.of_error(error)
 
 
 def kept(taken: Taken, because: str = "") -> WorkspaceSnapshot:

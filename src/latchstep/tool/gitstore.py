@@ -99,15 +99,22 @@ class Objects:
         finally:
             pack.discard()
 
+    def place(self) -> None:
+        """The folder, with nothing in it."""
+        self.folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (self.folder.parent, self.folder):
+            path.mkdir(mode=0o700, exist_ok=True)
+
     def make(self) -> None:
         """An empty repository, where there is none yet."""
-        if (self.folder / "HEAD").is_file() and self._packs.is_dir():
+        head = self.folder / "HEAD"
+        if head.is_file() and head.stat().st_size and self._packs.is_dir():
             return
-        self.folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (self.folder.parent, self.folder, self._packs.parent, self._packs, self.folder / "refs"):
+        self.place()
+        for path in (self._packs.parent, self._packs, self.folder / "refs"):
             path.mkdir(mode=0o700, exist_ok=True)
         (self.folder / "config").write_text(CONFIG)
-        (self.folder / "HEAD").write_text("ref: refs/heads/none\n")
+        head.write_text("ref: refs/heads/none\n")
         for path in (self._packs.parent, self.folder, self.folder.parent, self.folder.parent.parent):
             _sync(path)
 
@@ -162,9 +169,10 @@ class Pack:
         _sync(self._path.parent)
 
     def discard(self) -> None:
-        self._file.close()
         for path in (self._path, self._path.with_name(self._path.name + "i")):
             path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a full disk takes the rest of the buffer no better than the first
+            self._file.close()
 
 
 def _durable(file: BinaryIO) -> None:

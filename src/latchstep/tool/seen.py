@@ -24,6 +24,10 @@ class Seen:
     def saw(self, path: str, sha256: str) -> None:
         remember(self._known, path, sha256, MAX_KNOWN)
 
+    def know(self, files: dict[str, str]) -> None:
+        """Take over what the model last saw of these files: path -> SHA-256."""
+        self._known.update(files)
+
     def wrote(self, path: str, replaced: str | None, sha256: str) -> None:
         """One of our own writes took the file from one hash (None: it was missing) to another.
 

@@ -88,7 +88,7 @@ class Shadow:
 
     def _locked(self, how: int) -> bool:
         if self._lock < 0:
-            self.objects.make()
+            self.objects.place()  # the journal comes before what a snapshot takes of the disk
             path = self.objects.folder / "lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
