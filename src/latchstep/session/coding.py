@@ -83,8 +83,7 @@ def coding_kit(
     )
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
-    ours = session_tools(jobs, workspace.root, workspace.refuse_gone)
-    tools = (*file_tools(workspace, seen, spawner), *ours, *more)
+    tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
 
     async def on_close() -> None:
         await jobs.close()
