@@ -24,6 +24,7 @@ MADE = (
     | ev.ModelRequested
     | ev.ModelFailed
     | ev.ModelSwitched
+    | ev.ContextCompacted
     | ev.MessageCompleted
     | ev.CallChanged
     | ev.CallKept
@@ -37,6 +38,9 @@ MADE = (
 )
 """What the loop makes of what it is given."""
 
+ANSWERS = ev.MessageCompleted | ev.ModelFailed | ev.ContextCompacted
+"""What stands on record for a model's answer, or for none."""
+
 About = ev.CallChanged | ev.CallKept | ev.ToolStarted | ev.ToolFinished | ev.ApprovalRequested | ev.ApprovalAbandoned
 
 
@@ -49,7 +53,7 @@ def is_said(event: ev.Event) -> bool:
         return event.source in (*PEOPLE, "start")
     if isinstance(event, ev.CancelRequested):
         return event.after_turn
-    return isinstance(event, ev.MessageEdited | ev.MessageWithdrawn | ev.ApprovalAnswered)
+    return isinstance(event, ev.MessageEdited | ev.MessageWithdrawn | ev.ApprovalAnswered | ev.CompactRequested)
 
 
 def is_foreign(event: ev.Event) -> bool:
