@@ -6,6 +6,7 @@ The request goes through the same crew as any other: deadlines, cancels and retr
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +26,7 @@ from latchstep.core.event import (
 )
 from latchstep.core.message import Text, Usage, clean, user
 from latchstep.core.project import Projection
-from latchstep.errors import LatchstepError, SessionError
+from latchstep.errors import JournalPoisoned, LatchstepError, SessionError
 from latchstep.model.base import Request
 
 from .model_call import ask, said_of
@@ -158,7 +159,8 @@ async def compact_now(session: Session, *request: CompactRequested) -> ContextCo
     except asyncio.CancelledError:
         session.cancel("the task was cancelled", by="asyncio")
         await session.crew.quit()
-        await session.note_interrupt()
+        with suppress(JournalPoisoned):
+            await session.note_interrupt()
         raise
     finally:
         session.crew.rest()

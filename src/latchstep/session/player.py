@@ -138,6 +138,8 @@ class Player:
             raise JournalPoisoned("the replay differs from the record")
         self._inner.append([event])
         self.found.kinds[event.type] += 1
+        if isinstance(event, ev.ContextCompacted):
+            self.sent = 0  # the next request begins anew
         self.tape.advance()
 
     def _same(self, recorded: ev.Event, event: ev.Event) -> bool:
@@ -200,8 +202,10 @@ class Player:
         assert session is not None
         for event in islice(self.tape.events, self.tape.at, None):
             if is_said(event):
-                return
-            if isinstance(event, ev.CancelRequested):
+                if session.unfinished:
+                    return
+                self.take_over(event)
+            elif isinstance(event, ev.CancelRequested):
                 session.cancel(event.reason, event.by)
             elif isinstance(event, ev.ClockPassed):
                 session.limits = replace(session.limits, max_seconds=event.seconds)
