@@ -159,9 +159,9 @@ class Tape:
                 break
             if isinstance(event, ev.MessageCompleted):  # an id may be used again
                 names.update((call.id, call.name) for call in event.message.calls)
-            elif at >= self.at and (isinstance(event, ev.CallChanged | ev.CallKept) or by_hook(event)):
-                if any(names.get(call_id) == name for call_id in _calls(event)):
-                    return True
+            looked = at >= self.at and (isinstance(event, ev.CallChanged | ev.CallKept) or by_hook(event))
+            if looked and any(names.get(call_id) == name for call_id in _calls(event)):
+                return True
         return False
 
     def asks(self, name: str) -> bool:
