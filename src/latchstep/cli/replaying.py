@@ -85,7 +85,8 @@ def _tell(screen: Screen, session_id: str, done: Replayed) -> None:
         said = f"NOT COMPARED: the requests of {one_line(run_id, 60)}, whose system prompt or tools are not kept"
         screen.line(screen.style(said, "bold", "yellow"))
     kinds = done.kinds
-    counts = f"{sum(kinds.values())} events"
+    total = sum(kinds.values())
+    counts = f"{total} event{'s' if total != 1 else ''}"
     for name, kind in (("runs", "run.started"), ("answers", "message.completed"), ("tool results", "tool.finished")):
         counts += f" · {kinds[kind]} {name if kinds[kind] != 1 else name[:-1]}"
     if compacted := kinds["context.compacted"]:
