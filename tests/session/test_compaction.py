@@ -468,6 +468,25 @@ def test_a_wish_that_comes_while_a_summary_is_under_way_is_taken_at_the_next_bou
     assert fold(journal.events) == session.state
 
 
+def test_a_wish_that_comes_before_a_summary_is_asked_for_with_less_is_taken_with_it() -> None:
+    provider = Provider(20)
+    session = session_of(provider, [look], limits=LIMITS)
+
+    async def slow() -> str:
+        if len(provider.summaries) == 1:
+            await session.compact("the fourth look")
+            raise ModelError("context_overflow", "too long")
+        return "SUMMARY"
+
+    provider.summary = slow
+
+    async def main() -> None:
+        assert (await session.run("go")).status == "completed"
+
+    go(main())
+    assert ["the person: the fourth look" in r.messages[0].text for r in provider.summaries] == [False, True]
+
+
 def test_two_at_once_are_refused() -> None:
     provider = Provider(3, summary=forever)
 

@@ -198,6 +198,31 @@ def test_a_cancel_during_a_compaction() -> None:
     is_same(journal)
 
 
+@pytest.mark.parametrize("summary", ["SUMMARY", ""])
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_cancel_in_the_very_moment_of_the_summary(summary: str, idle: bool) -> None:
+    journal = FakeJournal()
+    provider = Provider(5 if idle else 30)
+    session = session_of(provider, [look], journal=journal, limits=LIMITS)
+
+    def cancels() -> str:
+        session.cancel("enough")
+        return summary
+
+    async def main() -> None:
+        provider.summary = cancels
+        await session.run("go")
+        if idle:
+            with suppress(LatchstepError):
+                await session.compact()
+        provider.summary = "SUMMARY"
+        await session.run("and now?")
+
+    go(main())
+    assert provider.summaries
+    is_same(journal)
+
+
 # -- what is changed is found ------------------------------------------------------------------------------
 
 
@@ -349,7 +374,7 @@ plans = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(plans, st.integers(2, 14), st.booleans(), st.sampled_from(["", "fit", "empty"]), st.integers(0, 2**16))
 def test_any_session_on_disk_with_compactions_and_snapshots_and_a_crash_anywhere(
     plan: list[tuple[int, str]], steps: int, between: bool, summary: str, seed: int
