@@ -66,6 +66,21 @@ def test_a_changed_argument_shows_when_its_call_starts(told: Home) -> None:
     assert "tool.started" in done.out
 
 
+def test_compactions_are_played_and_a_change_deep_in_one_is_shown(home: Home) -> None:
+    with StrictChat([text_answer("hello"), text_answer("SUMMARY"), text_answer("and on")]) as server:
+        assert home.run("run", "Count the apples", "--base-url", server.url).status == 0
+        assert home.run("compact", "the apples").status == 0
+        assert home.run("resume", "Go on").status == 0
+    same = home.run("replay")
+    assert same.out.splitlines()[0].endswith("2 runs · 2 answers · 0 tool results · 1 compaction"), same
+    rewritten(home, b"<person>\\nCount the apples", b"<person>\\nCount the pears")
+    changed = home.run("replay", "--session", "changed")
+    assert changed.status == 1, changed
+    assert "recorded context.compacted" in changed.out
+    assert "<person>\\nCount the pears" in changed.out
+    assert "NOT REPLAYED" not in changed.out
+
+
 def test_what_the_terminal_does_not_know_is_named_loudly(told: Home) -> None:
     rewritten(told, b'"type":"tool.started","call_id":"call-2"', b'"type":"tool.hummed","call_id":"call-2"')
     done = told.run("replay", "--session", "changed")

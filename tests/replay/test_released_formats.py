@@ -2,6 +2,10 @@
 
 `format-1` holds two runs that ended and a third that was cancelled at its first intent: thinking with a signature,
 parallel reads, a question and its answer, a rejected call, a follow-up, a check, a provider's block, odd characters.
+`format-1-compacted`, whose keys name their request too, holds a run with a compaction at the threshold (its summary
+retried), hooks that change, keep and refuse, a question that expired, snapshots of the workspace, an edited and a
+withdrawn message; a compaction asked for between two runs; and a run whose process died in a call, resumed under
+other limits, with a call id that was used before.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from latchstep.journal.reader import read_journal
 from latchstep.journal.store import Store
 from latchstep.session.replay import blobs_of, replay
 
+SPENT = ev.MessageCompleted | ev.ModelFailed | ev.ContextCompacted
 FORMAT_1 = Path(__file__).parent / "format-1"
 
 
@@ -84,4 +89,21 @@ def test_every_released_journal_replays_to_the_same_events(folder: Path) -> None
     assert found.difference is None, found.difference
     assert not found.taken
     assert not found.blind
-    assert sum(found.kinds.values()) == len(events) - 1
+    assert sum(found.kinds.values()) == len([e for e in events if not isinstance(e, ev.SessionSnapshot)]) - 1
+
+
+def test_format_1_compacted_folds_from_each_of_its_snapshots() -> None:
+    events = list(read_journal(FORMAT_1.parent / "format-1-compacted"))
+    assert not any(isinstance(event, ev.Unknown) for event in events)
+    state = fold(events)
+    snapshots = [event for event in events if isinstance(event, ev.SessionSnapshot)]
+    assert [snapshot.whole for snapshot in snapshots] == [True, True]
+    for snapshot in snapshots:
+        assert fold(events[snapshot.needed :]) == state
+    assert state.transcript[0].id == "summary-compact-002"
+    assert [message.text for message in state.transcript if message.role == "user"][1:] == ["and that?", "more"]
+    endings = [event for event in events if isinstance(event, ev.RunFinished)]
+    assert [(ending.status, ending.steps) for ending in endings] == [("completed", 4), ("completed", 3)]
+    assert endings[0].usage == sum((e.usage for e in events[: endings[0].seq] if isinstance(e, SPENT)), ls.Usage()), (
+        "summaries and failed attempts count"
+    )

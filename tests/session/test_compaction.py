@@ -15,6 +15,7 @@ from latchstep.core import event as ev
 from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.codec import encode_event
 from latchstep.core.message import Message, Text, ToolCall, Usage, estimate
+from latchstep.core.state import fold
 from latchstep.errors import LatchstepError, ModelError, SessionError
 from latchstep.journal.base import restored
 from latchstep.model.base import Request
@@ -424,6 +425,66 @@ def test_an_idle_compaction_that_fails_says_why_and_leaves_the_session_as_it_was
 
     assert go(main()).status == "completed"
     assert len(provider.summaries) == 1, "it is not tried again by itself"
+
+
+def test_closing_waits_for_an_idle_compaction_and_cancels_it() -> None:
+    provider, journal = Provider(3, summary=forever), FakeJournal()
+
+    async def main() -> None:
+        session = session_of(provider, [look], journal=journal)
+        await session.run("go")
+        task = asyncio.create_task(session.compact("x"))
+        await until(lambda: provider.summaries)
+        await session.close()
+        assert await task is None, "cancelled, not broken"
+        assert journal.closed
+        assert session.state.fill.focus is None, "and not taken by the next run"
+
+    go(main())
+    assert journal.of(ev.CancelRequested)[-1].reason == "the session was closed"
+
+
+@pytest.mark.parametrize("summary", ["SUMMARY", ""])
+def test_a_wish_that_comes_while_a_summary_is_under_way_is_taken_at_the_next_boundary(summary: str) -> None:
+    provider, journal = Provider(20), FakeJournal()
+    session = session_of(provider, [look], journal=journal, limits=LIMITS)
+
+    async def slow() -> str:
+        if len(provider.summaries) == 1:
+            await session.compact("the fourth look")
+            await session.compact("the fifth look")
+        return summary if len(provider.summaries) == 1 else "SUMMARY"
+
+    provider.summary = slow
+
+    async def main() -> None:
+        assert (await session.run("go")).status == "completed"
+
+    go(main())
+    first, second, *others = [request.messages[0].text for request in provider.summaries]
+    assert "the person: the fifth look" in second
+    assert "the person: " not in first + "".join(others)
+    assert session.state.fill.focus is None
+    assert fold(journal.events) == session.state
+
+
+def test_a_wish_that_comes_before_a_summary_is_asked_for_with_less_is_taken_with_it() -> None:
+    provider = Provider(20)
+    session = session_of(provider, [look], limits=LIMITS)
+
+    async def slow() -> str:
+        if len(provider.summaries) == 1:
+            await session.compact("the fourth look")
+            raise ModelError("context_overflow", "too long")
+        return "SUMMARY"
+
+    provider.summary = slow
+
+    async def main() -> None:
+        assert (await session.run("go")).status == "completed"
+
+    go(main())
+    assert ["the person: the fourth look" in r.messages[0].text for r in provider.summaries] == [False, True]
 
 
 def test_two_at_once_are_refused() -> None:

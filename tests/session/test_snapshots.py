@@ -164,6 +164,22 @@ def test_the_ending_waits_for_the_one_under_way() -> None:
     go(main())
 
 
+def test_what_is_said_while_the_ending_waits_for_one_is_still_answered() -> None:
+    async def main() -> None:
+        journal = FakeJournal()
+        shutter = Shutter(journal.log)
+        run = session_with(journal, [[call("write")], "done", "and this"], shutter).stream("go").start()
+        await until(lambda: "tool.finished" in journal.types())
+        shutter.open.clear()
+        await until(lambda: journal.types().count("message.completed") == 2)
+        await run.steer("wait")
+        shutter.open.set()
+        result = await run
+        assert (result.status, result.final_text) == ("completed", "and this")
+
+    go(main())
+
+
 def test_one_that_fails_is_said_and_fails_nothing_else() -> None:
     async def main() -> None:
         for error, words in (

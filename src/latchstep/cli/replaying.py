@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,9 @@ from .screen import Screen
 
 MAX_ROWS = 40
 """Rows of a difference that are shown."""
+
+MAX_ROW = 300
+"""Characters of one of them."""
 
 
 def replay_session(session: str | None, *, run: int | None, live_tools: bool, cwd: Path | None, keep: bool) -> int:
@@ -81,9 +85,12 @@ def _tell(screen: Screen, session_id: str, done: Replayed) -> None:
         said = f"NOT COMPARED: the requests of {one_line(run_id, 60)}, whose system prompt or tools are not kept"
         screen.line(screen.style(said, "bold", "yellow"))
     kinds = done.kinds
-    counts = f"{sum(kinds.values())} events"
+    total = sum(kinds.values())
+    counts = f"{total} event{'s' if total != 1 else ''}"
     for name, kind in (("runs", "run.started"), ("answers", "message.completed"), ("tool results", "tool.finished")):
         counts += f" · {kinds[kind]} {name if kinds[kind] != 1 else name[:-1]}"
+    if compacted := kinds["context.compacted"]:
+        counts += f" · {compacted} compaction{'s' if compacted != 1 else ''}"
     if done.difference is None:
         screen.line(screen.style("same", "bold", "green") + f" · {counts}")
         screen.line(screen.style(f"session {session_id}", "dim"))
@@ -101,13 +108,22 @@ def _rows(difference: Difference) -> list[str]:
     then, now = _fields(difference.recorded), _fields(difference.replayed)
     kind = difference.recorded.type if difference.recorded is not None else ""
     diff = difflib.unified_diff(then, now, f"recorded {kind}", "replayed", lineterm="", n=1)
-    rows = [row for row in diff if not row.startswith("@@")]
+    rows = [one_line(row, MAX_ROW) for row in _near([row for row in diff if not row.startswith("@@")])]
     if len(rows) > MAX_ROWS:
         rows = [*rows[:MAX_ROWS], f"… {len(rows) - MAX_ROWS} rows more"]
     if difference.said:
         rows.append("one of these is not what was sent then:")
         rows += [f"  {message.role}: {one_line(_said(message), 150)}" for message in difference.said[-10:]]
         rows.append("if each of them is, then the system prompt or the tools are not")
+    return rows
+
+
+def _near(rows: list[str]) -> list[str]:
+    """Two long rows that differ far from their beginnings begin near there."""
+    for at, (then, now) in enumerate(pairwise(list(rows))):
+        same = next((n for n, (a, b) in enumerate(zip(then[1:], now[1:], strict=False)) if a != b), 0)
+        if same > MAX_ROW // 2 and then[0] == "-" and now[0] == "+":
+            rows[at : at + 2] = [f"{row[0]}… {row[same - 50 :]}" for row in (then, now)]
     return rows
 
 
@@ -122,6 +138,8 @@ def _fields(event: ev.Event | None) -> list[str]:
     for name, value in msgspec.json.decode(encode_event(event)).items():
         if name not in LABELS and name != "run_id":
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            if not isinstance(value, str) and len(text) > MAX_ROW // 3:
+                text = msgspec.json.format(text, indent=1)
             first, *more = text.split("\n")
-            rows += [one_line(f"{name}: {first}", 300), *(one_line(f"  {line}", 300) for line in more)]
+            rows += [f"{name}: {first}", *(f"  {line}" for line in more)]
     return rows

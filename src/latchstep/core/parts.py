@@ -77,11 +77,11 @@ class Fill(msgspec.Struct, omit_defaults=True):
     """How full the context is, and what was done about it.
 
     tokens: of the transcript, as the provider counted it at the last answer, with an estimate of what came since;
-    `measured` says whether it ever did, and so whether prompt and tools are in it. window: what the model takes,
-    0 where nobody said. requests: summaries asked for. open: the one under way. focus: somebody wants a compaction,
-    with this in view. full: the open request did not fit. tight: the request for the summary did not fit either.
-    tried: tokens when a compaction was last tried, `rescued` when the last one made room for such a request; both
-    `unjudged` until the next answer tells what they came to.
+    `measured` says whether it ever did, and so whether prompt and tools are in it. window: what the model takes, 0
+    where nobody said. requests: summaries asked for. open: the one under way. focus: somebody wants a compaction, with
+    this in view; `anew`: they said so when the one under way had been asked for. full: the open request did not fit.
+    tight: the request for the summary did not fit either. tried: tokens when a compaction was last tried, `rescued`
+    when the last one made room for such a request; both `unjudged` until the next answer tells what they came to.
     """
 
     tokens: int = 0
@@ -90,6 +90,7 @@ class Fill(msgspec.Struct, omit_defaults=True):
     requests: int = 0
     open: OpenRequest | None = None
     focus: str | None = None
+    anew: bool = False
     full: bool = False
     tight: bool = False
     tried: int = 0
@@ -103,6 +104,10 @@ class Fill(msgspec.Struct, omit_defaults=True):
     def asked(self, event: ev.ModelRequested) -> None:
         self.requests += not self.is_summary(event.request_id)
         self.open = OpenRequest(event.request_id, event.attempt)
+        self.anew = self.anew and event.because == "retry"  # which says the same again
+
+    def wanted(self, event: ev.CompactRequested) -> None:
+        self.focus, self.anew = event.focus, self.open is not None
 
     def answered(self, event: ev.MessageCompleted) -> None:
         self.full = False
@@ -120,18 +125,21 @@ class Fill(msgspec.Struct, omit_defaults=True):
         if event.next == "compact":
             self.tight, self.full = summary, self.full or not summary
         elif summary and event.next != "retry":
+            focus = self.focus if self.anew else None
             self.give_up()
+            self.focus = focus
             self.tried, self.unjudged = self.tokens, False
 
     def give_up(self) -> None:
         """No summary is wanted or under way any more."""
-        self.open, self.focus, self.tight = None, None, False
+        self.open, self.focus, self.anew, self.tight = None, None, False, False
 
     def compacted(self, event: ev.ContextCompacted) -> Fill:
         """What it is from then on."""
         after = event.after
         rescued = after if self.full else 0
-        return Fill(after, True, self.window, self.requests, tried=after, rescued=rescued, unjudged=True)
+        focus = self.focus if self.anew else None
+        return Fill(after, True, self.window, self.requests, focus=focus, tried=after, rescued=rescued, unjudged=True)
 
 
 class RunState(msgspec.Struct, omit_defaults=True):

@@ -214,7 +214,7 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def _compacted(self, event: ev.ContextCompacted | ev.CompactRequested) -> None:
         if isinstance(event, ev.CompactRequested):
-            self.fill.focus = event.focus
+            self.fill.wanted(event)
             return
         self.place += 1
         self.transcript = [event.message, *self.transcript[event.replaced :]]

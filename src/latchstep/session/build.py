@@ -139,7 +139,7 @@ def build_rules(
         on_stale_approval=on_stale_approval,
         questions=questions,
         strict_protocol=strict_protocol,
-        overhead=(len(kit.system.encode()) + len(kit.specs_json)) // 4,
+        overhead=kit.overhead,
     )
 
 

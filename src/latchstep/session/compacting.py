@@ -6,6 +6,7 @@ The request goes through the same crew as any other: deadlines, cancels and retr
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +26,7 @@ from latchstep.core.event import (
 )
 from latchstep.core.message import Text, Usage, clean, user
 from latchstep.core.project import Projection
-from latchstep.errors import LatchstepError, SessionError
+from latchstep.errors import JournalPoisoned, LatchstepError, SessionError
 from latchstep.model.base import Request
 
 from .model_call import ask, said_of
@@ -140,31 +141,39 @@ async def compact_session(session: Session, focus: str) -> ContextCompacted | No
         session.record(request)
         await session.sync()
         return None
+    return await compact_now(session, request)
+
+
+async def compact_now(session: Session, *request: CompactRequested) -> ContextCompacted | None:
+    """Perform what is, or was, asked for while no run is active. None where it was cancelled. Raises LatchstepError."""
     session.enter(None)
-    try:
-        session.record(request)
-        await session.sync()
-        return await _compact_now(session)
-    finally:
-        session.crew.rest()
-        session.compacting = False
-
-
-async def _compact_now(session: Session) -> ContextCompacted | None:
-    """Perform what was asked for while no run is active. None where it was cancelled. Raises LatchstepError."""
     head = session.journal.head
     session.crew.rest()
     try:
+        if request:
+            session.record(*request)
+        await session.sync()
         while session.state.fill.focus is not None and (action := compaction(session.state, session.rules)) is not None:
             await compact(session, action)
-            if session.interrupted:
-                await session.emit(CancelRequested(by="caller", reason="the compaction was cancelled"))
-                return None
+            await session.note_interrupt()
     except asyncio.CancelledError:
+        session.cancel("the task was cancelled", by="asyncio")
         await session.crew.quit()
-        await session.emit(CancelRequested(by="asyncio", reason="the task was cancelled"))
+        with suppress(JournalPoisoned):
+            await session.note_interrupt()
         raise
-    done = [event for event in session.journal.read(head) if isinstance(event, ContextCompacted | ModelFailed)]
-    if not done or isinstance(done[-1], ModelFailed):
-        raise LatchstepError(f"the context was not compacted: {done[-1].message if done else 'nothing can be cut'}")
-    return done[-1]
+    finally:
+        session.crew.rest()
+        if session.compacting is not None:
+            session.compacting.set_result(None)
+        session.compacting = None
+    ends = [e for e in session.journal.read(head) if isinstance(e, ContextCompacted | ModelFailed | CancelRequested)]
+    match ends[-1:]:
+        case [ContextCompacted() as done]:
+            return done
+        case [CancelRequested()]:
+            return None
+        case [ModelFailed() as failed]:
+            raise LatchstepError(f"the context was not compacted: {failed.message}")
+        case _:
+            raise LatchstepError("the context was not compacted: nothing can be cut")

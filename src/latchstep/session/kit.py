@@ -83,6 +83,11 @@ class Kit:
         self.specs_json = msgspec.json.encode(offered, order="sorted")
         self.prompt_digest = sha256(self.system.encode() + b"\0" + self.specs_json).digest()
 
+    @property
+    def overhead(self) -> int:
+        """Tokens of system prompt and tools, roughly."""
+        return (len(self.system.encode()) + len(self.specs_json)) // 4
+
     def validated(self, call: ToolCall) -> dict[str, Any]:
         """Arguments as the tool takes them; raises ValueError. Kept for the turn, so that one parse serves all.
 

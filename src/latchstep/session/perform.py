@@ -33,8 +33,9 @@ async def perform(session: Session, action: Action) -> None:
             await compact(session, action)
         case RunTools():
             await run_tools(session, action)
+        case Note(events=(RunFinished(),)) if session.snapshots.under_way:
+            await session.snapshots.note(session)  # and decide again: somebody may have said something meanwhile
         case Note(events=(RunFinished() as ending,)):
-            await session.snapshots.note(session)
             await session.finish(ending)
         case Note():
             await session.emit(*action.events)

@@ -26,7 +26,7 @@ from latchstep.tool.text import clean_output
 from latchstep.tool.threads import invoke
 
 from .kit import Kit
-from .tape import HOOK_REFUSED, About, Control, Tape, by_hook
+from .tape import ANSWERS, HOOK_REFUSED, About, Control, Tape, by_hook
 
 if TYPE_CHECKING:
     from .player import Player
@@ -54,7 +54,7 @@ class PlayedModel:
         tape = self._player.tape
         while True:
             event = tape.coming
-            if isinstance(event, Control) and isinstance(tape.after_stop, ev.MessageCompleted | ev.ModelFailed):
+            if isinstance(event, Control) and isinstance(tape.after_stop, ANSWERS):
                 event = tape.after_stop  # it came in the very moment of the stop
                 asyncio.get_running_loop().call_soon(self._player.interrupt)
             match event:
@@ -68,7 +68,7 @@ class PlayedModel:
                         usage=event.usage,
                         cost=event.cost,
                     )
-                case ev.MessageCompleted() | ev.ModelFailed():
+                case ev.MessageCompleted() | ev.ModelFailed() | ev.ContextCompacted():
                     for chunk in chunks_of(event):
                         if not isinstance(chunk, Delta):
                             yield chunk
@@ -264,6 +264,7 @@ def played_rules(tape: Tape, kit: Kit, started: ev.RunStarted) -> Rules:
         output=(lambda said: _output(tape, said)) if FINAL in kit.tools else None,
         limits=msgspec.convert(started.limits, Limits),
         checks=started.checks,
+        overhead=kit.overhead,
         **{name: value for name, value in started.rules.items() if name in Rules.__struct_fields__},
     )
 
@@ -290,6 +291,8 @@ def _verdict(tape: Tape, call: ToolCall, kit: Kit) -> Verdict:
             return Verdict("refuse")
         case _ if call.name not in kit.tools:
             return Verdict("reject", f"the record has no tool {call.name}")
+        case ev.ToolStarted():
+            return Verdict("run", rule=event.rule)
         case _:
             return RUN
 

@@ -26,7 +26,7 @@ from latchstep.journal.base import Journal
 
 from .kit import Kit
 from .session import Session
-from .tape import Control, Tape, is_foreign, is_said
+from .tape import ANSWERS, Control, Tape, is_foreign, is_said
 
 LABELS = ("seq", "part", "time", "elapsed", "duration")
 """Fields that say where and when, and may differ."""
@@ -79,6 +79,7 @@ class Player:
         self._leaving: list[asyncio.Future[None]] = []
         self._stopping = False
         self.names: dict[bytes, str] = {}
+        self._keys: dict[str, str] = {}
 
     # -- the journal -----------------------------------------------------------------------------------
 
@@ -137,17 +138,30 @@ class Player:
             raise JournalPoisoned("the replay differs from the record")
         self._inner.append([event])
         self.found.kinds[event.type] += 1
+        if isinstance(event, ev.ContextCompacted):
+            self.sent = 0  # the next request begins anew
         self.tape.advance()
 
     def _same(self, recorded: ev.Event, event: ev.Event) -> bool:
         if type(recorded) is not type(event):
             return False
-        return isinstance(event, ev.SessionOpened) or self._plain(recorded) == self._plain(event)
+        if isinstance(event, ev.SessionOpened):
+            return True
+        return self._plain(recorded) == self._plain(event) and self._keyed(recorded, event)
+
+    def _keyed(self, recorded: ev.Event, event: ev.Event) -> bool:
+        """Two effects have one key now if they had one then: how it reads is the program's choice."""
+        if not isinstance(recorded, ev.ToolStarted) or not isinstance(event, ev.ToolStarted):
+            return True
+        then, now = recorded.idempotency_key, event.idempotency_key
+        return self._keys.setdefault(f"-{then}", now) == now and self._keys.setdefault(f"+{now}", then) == then
 
     def _plain(self, event: ev.Event) -> Any:
         ignored = [*LABELS]
         if not self.known and isinstance(event, ev.ModelRequested):
             ignored.append("sha256")
+        if isinstance(event, ev.ToolStarted):
+            ignored.append("idempotency_key")
         if self.live_kit is not None and isinstance(event, ev.ToolFinished):
             ignored += ["details", "output"]
         raw = encode_event(event)
@@ -171,7 +185,7 @@ class Player:
 
     def take_over(self, event: ev.Event) -> None:
         """What somebody said, or what a replay cannot bring about: as it was recorded."""
-        if is_foreign(event):
+        if is_foreign(event) and not isinstance(event, ev.WorkspaceSnapshot):
             self.found.taken[event.name if isinstance(event, ev.Unknown) else event.type] += 1
         if isinstance(event, ev.Unknown):
             self.tape.advance()
@@ -188,8 +202,10 @@ class Player:
         assert session is not None
         for event in islice(self.tape.events, self.tape.at, None):
             if is_said(event):
-                return
-            if isinstance(event, ev.CancelRequested):
+                if session.unfinished:
+                    return
+                self.take_over(event)
+            elif isinstance(event, ev.CancelRequested):
                 session.cancel(event.reason, event.by)
             elif isinstance(event, ev.ClockPassed):
                 session.limits = replace(session.limits, max_seconds=event.seconds)
@@ -233,6 +249,8 @@ class Player:
             self.stop_soon()
         elif not isinstance(self.tape.coming, ev.SessionOpened | None):
             return ToolError(f"the record has no {what} here")
+        elif self.session is not None and self.session.busy and not self.session.unfinished:
+            self.session.cancel("its process ends here")
         await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody ends this wait but who cancels it")
 
@@ -268,7 +286,7 @@ class Player:
 
     def _at_work(self, session: Session) -> bool:
         """What runs was stopped while it ran: it says itself when."""
-        if isinstance(self.tape.after_stop, ev.MessageCompleted | ev.ModelFailed | ev.CheckFinished):
+        if isinstance(self.tape.after_stop, ANSWERS | ev.CheckFinished):
             return True
         results = [self.tape.result(entry.call.id) for entry in session.state.turn if entry.status == "started"]
         return any(result is not None and result.outcome != "not_started" for result in results)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from msgspec.structs import replace
 
 from latchstep.core import event as ev
 from latchstep.core.rules import Rules, Traits, Verdict
 from latchstep.core.state import fold
-from latchstep.errors import JournalError, SessionError
+from latchstep.errors import JournalError, LatchstepError, SessionError
 from latchstep.journal.base import Journal, MemoryJournal
 
+from .compacting import compact_now
 from .kit import Kit
 from .played import FOR_EVER, PlayedModel, as_it_is, played_kit, played_rules
 from .player import Player, Replayed
@@ -107,6 +109,8 @@ async def _step(player: Player, session: Session, event: ev.Event) -> None:
         await _resume(player, session)
     elif begins >= 0:
         await _begin(player, session, begins)
+    elif isinstance(event, ev.ModelRequested) and session.state.fill.focus is not None:
+        await _compact(player, session)
     elif is_said(event) or is_foreign(event):
         await session.barrier.quiet()
         player.take_over(event)
@@ -145,14 +149,24 @@ async def _begin(player: Player, session: Session, begins: int) -> None:
     await _drive(player, session, run)
 
 
+async def _compact(player: Player, session: Session) -> None:
+    """What was asked for between two runs, under the conditions of the one before: no others are on record."""
+    if (run := session.state.run) is None:
+        return
+    _set_up(player, session, run.started, run.model or run.started.model)
+    with suppress(LatchstepError):  # no summary came, or the record ends
+        await compact_now(session)
+
+
 def _set_up(player: Player, session: Session, started: ev.RunStarted, name: str) -> None:
     session.kit, player.known = played_kit(player, started, name, player.live_kit)
     session.rules = played_rules(player.tape, session.kit, started)
     limits = replace(session.rules.limits, max_seconds=None, tool_timeout=FOR_EVER, stream_timeout=FOR_EVER)
+    limits = replace(limits, approval_timeout=None)
     if player.live_kit is None:  # what was bounded when it was recorded is not bounded again
         limits = replace(limits, max_result=1 << 40)
     session.limits = replace(limits, max_prompt=1 << 40)
-    if not player.known:
+    if not player.known and started.run_id not in player.found.blind:
         player.found.blind.append(started.run_id)
     player.base = session.state.run.elapsed if session.unfinished and session.state.run is not None else 0.0
 

@@ -69,7 +69,7 @@ class Session:
         self._since, self._base = monotonic(), 0.0
         self._part, self._rang, self.next_snapshot = 0, False, max(journal.size, SNAPSHOT_EVERY)
         self._cancel: ev.CancelRequested | None = None
-        self.compacting = False
+        self.compacting: asyncio.Future[None] | None = None
         self.crew = Crew(rules.limits.grace, self.note_interrupt, self.absorb)
         self.barrier = Barrier(journal, self.absorb, self._synced)
         self.snapshots = Snapshots(kit.snapshot)
@@ -96,7 +96,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """A run is driven here and now, or a compaction between two."""
-        return self.compacting or (self._run is not None and self._run.under_way)
+        return self.compacting is not None or (self._run is not None and self._run.under_way)
 
     @property
     def questions(self) -> tuple[OpenCall, ...]:
@@ -126,10 +126,11 @@ class Session:
     def enter(self, run: Run | None) -> None:
         """A run begins, or (None) a compaction between two. There is one at a time."""
         self._refuse_second(run)
-        self._run, self._cancel, self._rang, self.compacting = run, None, False, run is None
+        self._run, self._cancel, self._rang = run, None, False
+        self.compacting = asyncio.get_running_loop().create_future() if run is None else None
 
     def _refuse_second(self, run: Run | None) -> None:
-        if self.busy and (self.compacting or self._run is not run):
+        if self.busy and (self.compacting is not None or self._run is not run):
             raise SessionError("a run or compaction is under way in this session; steer it, or wait for its result")
         refuse_stale(self.journal, self._known)
 
@@ -198,9 +199,12 @@ class Session:
             self._interrupt()
 
     async def close(self) -> None:
-        """End what belongs to the session and give up the journal. A run under way is cancelled."""
+        """End what belongs to the session and give up the journal. A run or compaction under way is cancelled."""
         if self._run is not None:
             await self._run.stop()
+        if self.compacting is not None:
+            self.cancel("the session was closed")
+            await asyncio.wait([self.compacting])
         if self.kit.on_close is not None:
             await self.kit.on_close()
         self.hub.close()
@@ -377,6 +381,8 @@ class Session:
         if self._poison is not None:
             raise self._poison
         run = self.state.run
+        if self.compacting is not None and self._cancel is not None and self.state.fill.focus is not None:
+            await self.emit(msgspec.structs.replace(self._cancel))
         if run is None or not run.active:
             return
         if self._cancel is not None and not run.cancelled:

@@ -42,6 +42,11 @@ class Snapshots:
         self._stop, self._until = threading.Event(), 0.0
 
     @property
+    def under_way(self) -> bool:
+        """One was begun and is not recorded yet."""
+        return self._task is not None
+
+    @property
     def ready(self) -> bool:
         """One has ended and is not recorded yet."""
         return self._task is not None and self._task.done()

@@ -24,6 +24,7 @@ MADE = (
     | ev.ModelRequested
     | ev.ModelFailed
     | ev.ModelSwitched
+    | ev.ContextCompacted
     | ev.MessageCompleted
     | ev.CallChanged
     | ev.CallKept
@@ -37,6 +38,9 @@ MADE = (
 )
 """What the loop makes of what it is given."""
 
+ANSWERS = ev.MessageCompleted | ev.ModelFailed | ev.ContextCompacted
+"""What stands on record for a model's answer, or for none."""
+
 About = ev.CallChanged | ev.CallKept | ev.ToolStarted | ev.ToolFinished | ev.ApprovalRequested | ev.ApprovalAbandoned
 
 
@@ -49,7 +53,7 @@ def is_said(event: ev.Event) -> bool:
         return event.source in (*PEOPLE, "start")
     if isinstance(event, ev.CancelRequested):
         return event.after_turn
-    return isinstance(event, ev.MessageEdited | ev.MessageWithdrawn | ev.ApprovalAnswered)
+    return isinstance(event, ev.MessageEdited | ev.MessageWithdrawn | ev.ApprovalAnswered | ev.CompactRequested)
 
 
 def is_foreign(event: ev.Event) -> bool:
@@ -148,12 +152,17 @@ class Tape:
         return False
 
     def hooked(self, name: str) -> bool:
-        """Whether hooks looked at calls of this tool."""
-        calls = {
-            c.id for e in self.events if isinstance(e, ev.MessageCompleted) for c in e.message.calls if c.name == name
-        }
-        looked = (e for e in self.events if isinstance(e, ev.CallChanged | ev.CallKept) or by_hook(e))
-        return any(not calls.isdisjoint(_calls(event)) for event in looked)
+        """Whether hooks look at calls of this tool in what comes next, up to where the run or its process ends."""
+        names: dict[str, str] = {}
+        for at, event in enumerate(self.events):
+            if at >= self.at and isinstance(event, ev.RunFinished | ev.SessionOpened):
+                break
+            if isinstance(event, ev.MessageCompleted):  # an id may be used again
+                names.update((call.id, call.name) for call in event.message.calls)
+            looked = at >= self.at and (isinstance(event, ev.CallChanged | ev.CallKept) or by_hook(event))
+            if looked and any(names.get(call_id) == name for call_id in _calls(event)):
+                return True
+        return False
 
     def asks(self, name: str) -> bool:
         """Whether calls of this tool were questions to a person."""
