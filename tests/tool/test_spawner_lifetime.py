@@ -105,7 +105,7 @@ def below(pid: int) -> list[int]:
     return proctable.descendants(proctable.walk(), pid)
 
 
-SUBSETS = [set(each) for size in (1, 2) for each in itertools.combinations(("owner", "guard", "worker"), size)]
+SUBSETS = [each for size in (1, 2) for each in itertools.combinations(("owner", "guard", "worker"), size)]
 
 
 @pytest.mark.parametrize("victims", SUBSETS, ids="-".join)
