@@ -29,8 +29,11 @@ class Shutter:
         self.open.set()
         self.error: Exception | None = None
         self.begun = self.stopped = 0
+        self.shuts_at = 0
 
     def __call__(self, stop: Callable[[], bool]) -> Taken:
+        if self.begun + 1 == self.shuts_at:
+            self.open.clear()
         self.begun += 1
         self.log.append("looking")
         while not self.open.wait(0.001):
@@ -108,14 +111,13 @@ def test_no_step_waits_for_a_snapshot_but_the_next_effect_does() -> None:
     async def main() -> None:
         journal = FakeJournal()
         shutter = Shutter(journal.log)
+        shutter.shuts_at = 2
         model = Chunks(
             [calling(call("write", "c1", n=1))], [calling(call("read", "c2"), call("write", "c3", n=2))], [done()]
         )
         run = session_with(journal, model, shutter).stream("go").start()
-        await until(lambda: "tool.finished" in journal.types())
-        shutter.open.clear()
         await until(lambda: journal.types().count("tool.finished") == 2)  # the model was heard, and the read has run
-        assert shutter.begun == 2
+        await until(lambda: shutter.begun == 2)
         assert journal.types().count("workspace.snapshot") == 1
         for _ in range(50):
             await asyncio.sleep(0)
@@ -150,13 +152,13 @@ def test_the_ending_waits_for_the_one_under_way() -> None:
     async def main() -> None:
         journal = FakeJournal()
         shutter = Shutter(journal.log)
+        shutter.shuts_at = 2
         run = session_with(journal, [[call("write")], "done"], shutter).stream("go").start()
-        await until(lambda: "tool.finished" in journal.types())
-        shutter.open.clear()
         await until(lambda: journal.types().count("message.completed") == 2)
         for _ in range(50):
             await asyncio.sleep(0)
         assert not run.finished
+        await until(lambda: shutter.begun == 2)
         shutter.open.set()
         assert (await run).status == "completed"
         assert journal.types()[-2:] == ["workspace.snapshot", "run.finished"]
@@ -168,10 +170,10 @@ def test_what_is_said_while_the_ending_waits_for_one_is_still_answered() -> None
     async def main() -> None:
         journal = FakeJournal()
         shutter = Shutter(journal.log)
+        shutter.shuts_at = 2
         run = session_with(journal, [[call("write")], "done", "and this"], shutter).stream("go").start()
-        await until(lambda: "tool.finished" in journal.types())
-        shutter.open.clear()
         await until(lambda: journal.types().count("message.completed") == 2)
+        await until(lambda: shutter.begun == 2)
         await run.steer("wait")
         shutter.open.set()
         result = await run
@@ -216,12 +218,10 @@ def test_a_cancel_stops_one_at_once() -> None:
     async def main(effects: int) -> None:
         journal = FakeJournal()
         shutter = Shutter(journal.log)
+        shutter.shuts_at = effects + 1
         model = Chunks([calling(call("write", "c1", n=1))], [calling(call("write", "c2", n=2))], [done()])
         session = session_with(journal, model, shutter)
         run = session.stream("go").start()
-        if effects:
-            await until(lambda: "tool.finished" in journal.types())
-        shutter.open.clear()
         await until(lambda: shutter.begun == effects + 1 and journal.types().count("message.completed") == effects + 1)
         run.cancel()
         assert (await run).status == "cancelled"

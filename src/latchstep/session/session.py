@@ -126,8 +126,7 @@ class Session:
     def enter(self, run: Run | None) -> None:
         """A run begins, or (None) a compaction between two. There is one at a time."""
         self._refuse_second(run)
-        self._run, self._cancel, self._rang = run, None, False
-        self.compacting = asyncio.get_running_loop().create_future() if run is None else None
+        self._run, self._cancel, self._rang, self.compacting = run, None, False, None if run else asyncio.Future()
 
     def _refuse_second(self, run: Run | None) -> None:
         if self.busy and (self.compacting is not None or self._run is not run):
@@ -380,8 +379,8 @@ class Session:
         """Record a wanted cancel or a passed deadline, once, before its consequences. Raises JournalPoisoned."""
         if self._poison is not None:
             raise self._poison
-        run = self.state.run
-        if self.compacting is not None and self._cancel is not None and self.state.fill.focus is not None:
+        run, idle = self.state.run, self.compacting is not None and self.state.fill.focus is not None
+        if self._cancel is not None and idle:
             await self.emit(msgspec.structs.replace(self._cancel))
         if run is None or not run.active:
             return
