@@ -8,7 +8,7 @@ from typing import Any
 
 from latchstep.core import event as ev
 from latchstep.core import wording
-from latchstep.core.message import Message
+from latchstep.core.message import Message, Text
 from latchstep.core.plan import Item, plan_in
 from latchstep.core.printable import one_line, printable
 from latchstep.core.state import State
@@ -235,7 +235,8 @@ class Human:
             mark, colour = "✗", "yellow"
         who = f"{one_line(event.name, 40)}: " if beside else ""
         took = f"{event.duration:.1f} s  " if event.duration >= 0.1 else ""
-        text = event.content if isinstance(event.content, str) else "(text and pictures)"
+        parts = [Text(event.content)] if isinstance(event.content, str) else event.content
+        text = "\n".join(part.text if isinstance(part, Text) else "(a picture)" for part in parts)
         plan = plan_in(event.details) if event.outcome == "ok" else None
         said = one_line(text.partition("\n")[0], 120) if plan else _gist(event, text)
         self.screen.line(f"  {self._mark(mark, colour)} {self._dim(who + took + said)}")
