@@ -61,13 +61,13 @@ LOOP: dict[str, tuple[str, str, str]] = {
     ),
     "a grant is used silently after reopening": (
         "core/parts.py",
-        'elif self.status in ("asked", "allowed"):',
+        'elif self.status == "asked" or (self.status == "allowed" and self.about != "answer"):',
         'elif self.status == "asked":',
     ),
     "a question is not asked again": (
         "core/parts.py",
-        'elif self.status in ("asked", "allowed"):',
-        'elif self.status == "allowed":',
+        'elif self.status == "asked" or (self.status == "allowed" and self.about != "answer"):',
+        'elif self.status == "allowed" and self.about != "answer":',
     ),
     "a write does not arm the checks": (
         "core/state.py",

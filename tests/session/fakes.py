@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import pairwise
@@ -112,7 +113,9 @@ class FakeJournal:
         try:
             held = any(event.type == self.held_type for event in self.events[self.synced + 1 :])
             if self.hold is not None and (held or not self.held_type):
-                await self.hold.wait()
+                with contextlib.suppress(TimeoutError):  # a test that fails lets nobody go
+                    async with asyncio.timeout(HANG_SECONDS):
+                        await self.hold.wait()
             if self.fail_sync():
                 self.poisoned = True
                 lost = tuple(event.type for event in self.events[self.synced + 1 :])

@@ -224,8 +224,7 @@ class Session:
         run_id = run.run_id if run is not None and run.active else ""
         now, elapsed = int(self._now() * 1e3) / 1e3, self._elapsed() if run_id else 0.0
         for event in events:
-            if type(event) is ev.RunStarted:
-                run_id = event.run_id
+            run_id = event.run_id if type(event) is ev.RunStarted else run_id
             stamp_time(event, now, run_id, elapsed)
         try:
             self._known = self.journal.append(events)
