@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,17 @@ from .prompt import coding_prompt
 
 if TYPE_CHECKING:
     from latchstep.tool.base import Tool
+    from latchstep.tool.roots import Extra
     from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
 
 
-def _never_written(root: Path, directory: Path | None) -> list[Path]:
+def _never_written(roots: Iterable[Path], directory: Path | None) -> list[Path]:
     """What no file tool writes: what makes git run programs, the sessions, and what was granted, trusted and entrusted,
     which lies beside them."""
     from latchstep.tool.gitguard import guards_of
 
-    guarded = [Path(path) for path in guards_of(str(root.resolve())).readonly]
+    guarded = [Path(path) for root in roots for path in guards_of(str(root.resolve())).readonly]
     if directory is None:
         return guarded
     home = directory.parent.parent
@@ -59,13 +60,15 @@ def coding_kit(
     sandbox: Sandbox | None = None,
     more: Iterable[Tool] = (),
     snapshots: bool = True,
+    also: Sequence[Extra] = (),
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. more: further tools. snapshots: whether the files are kept for
-    rewinds. The session's `close` ends the spawner and whatever it started.
+    rewinds. also: folders beside `root` that file tools reach too; give the sandbox the same. The session's `close` ends
+    the spawner and whatever it started.
     """
     from latchstep.tool.jobs import Jobs
     from latchstep.tool.preset import file_tools, session_tools
@@ -73,7 +76,8 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=_never_written(root, directory))
+    written = (root, *(Path(extra.path) for extra in also if extra.writable))
+    workspace = Workspace(root, protected=_never_written(written, directory), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
@@ -95,7 +99,7 @@ def coding_kit(
     return build_kit(
         model,
         tools,
-        coding_prompt(workspace.root, notes, trusted=trusted),
+        coding_prompt(workspace.root, notes, trusted=trusted, also=[(it.path, it.writable) for it in also]),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
         approve=approve,
