@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from latchstep.tool.snapshot import Shadow
 
 
-def _never_written(roots: Iterable[Path], directory: Path | None) -> list[Path]:
+def _never_written(root: Path, directory: Path | None, also: Sequence[Extra]) -> list[Path]:
     """What no file tool writes: what makes git run programs, the sessions, and what was granted, trusted and entrusted,
     which lies beside them."""
     from latchstep.tool.gitguard import guards_of
 
-    guarded = [Path(path) for root in roots for path in guards_of(str(root.resolve())).readonly]
+    roots = [str(root.resolve()), *(extra.path for extra in also if extra.writable)]
+    guarded = [Path(path) for top in roots for path in guards_of(top).readonly]
     if directory is None:
         return guarded
     home = directory.parent.parent
@@ -67,8 +68,8 @@ def coding_kit(
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. more: further tools. snapshots: whether the files are kept for
-    rewinds. also: folders beside `root` that file tools reach too; give the sandbox the same. The session's `close` ends
-    the spawner and whatever it started.
+    rewinds. also: folders beside `root` that file tools reach too, as the sandbox. The session's `close` ends whatever
+    it started.
     """
     from latchstep.tool.jobs import Jobs
     from latchstep.tool.preset import file_tools, session_tools
@@ -76,8 +77,7 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    written = (root, *(Path(extra.path) for extra in also if extra.writable))
-    workspace = Workspace(root, protected=_never_written(written, directory), also=also)
+    workspace = Workspace(root, protected=_never_written(root, directory, also), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = Spawner(
