@@ -80,11 +80,8 @@ def coding_kit(
     workspace = Workspace(root, protected=_never_written(root, directory, also), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
-    spawner = Spawner(
-        lock_path=directory / "tools.lock" if directory is not None else None,
-        extra={"PATH": path} if path is not None else None,
-        sandbox=sandbox,
-    )
+    lock = directory / "tools.lock" if directory is not None else None
+    spawner = Spawner(lock_path=lock, extra={"PATH": path} if path is not None else None, sandbox=sandbox)
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
