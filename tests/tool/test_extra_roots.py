@@ -381,7 +381,10 @@ def test_a_sandbox_shows_a_folder_as_it_is_given_and_keeps_the_program_itself_fr
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.prefix", f"{base}/data/sub")
+    (base / "data/bin").mkdir()
+    monkeypatch.setenv("PATH", f"{base}/data/bin:/usr/bin")
     shown = profile(sandbox := confined(base, "bubblewrap"))
+    assert f"{base}/data/bin" not in shown.readable, "it is written like all of its folder"
     assert f"{base}/lib" in shown.readable
     assert f"{base}/lib" not in shown.writable
     assert shown.writable[:2] == (f"{base}/ws", f"{base}/data")

@@ -219,7 +219,7 @@ def profile(sandbox: Sandbox) -> Profile:
 
 
 def _shown(wanted: Iterable[str], sandbox: Sandbox) -> list[str]:
-    """Of these folders the ones to show: not in the system's, not in the workspace, and none that holds more than
+    """Of these folders the ones to show: not in the system's, not where commands work, and none that holds more than
     programs: the home, what lies above it, a store of sessions."""
     private = [
         sandbox.home,
@@ -231,7 +231,7 @@ def _shown(wanted: Iterable[str], sandbox: Sandbox) -> list[str]:
         real = os.path.realpath(folder)
         if not folder.startswith("/") or not os.path.isdir(real) or any(within(it, real) for it in private):
             continue
-        if any(within(real, above) for above in (*SYSTEM, *MERGED, "/proc", "/sys", "/dev", sandbox.root)):
+        if any(within(real, above) for above in (*SYSTEM, *MERGED, "/proc", "/sys", "/dev", *sandbox.written)):
             continue
         found |= dict.fromkeys((real, os.path.normpath(folder)))
     return sorted(found)
