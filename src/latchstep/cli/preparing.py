@@ -22,7 +22,7 @@ from latchstep.tool.base import Tool
 
 from . import granted
 from .asking import Always, ask, can_ask
-from .confining import CONFINING, confinement
+from .confining import CONFINING, confinement, extras_of
 from .driving import PROGRAM
 from .running import Setup, state_root
 from .screen import Screen
@@ -41,7 +41,8 @@ def prepare(
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
-    sandbox = confinement(root, setup, directory, screen, path)
+    also = extras_of(setup, root, state)
+    sandbox = confinement(root, setup, directory, screen, path=path, also=also)
     setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
@@ -63,6 +64,7 @@ def prepare(
             trusted=config.standing == "trusted",
             more=more,
             snapshots=snapshots,
+            also=also,
         )
         kit.head = head_of(root)
         return kit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,18 @@ from .prompt import coding_prompt
 
 if TYPE_CHECKING:
     from latchstep.tool.base import Tool
+    from latchstep.tool.roots import Extra
     from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
 
 
-def _never_written(root: Path, directory: Path | None) -> list[Path]:
+def _never_written(root: Path, directory: Path | None, also: Sequence[Extra]) -> list[Path]:
     """What no file tool writes: what makes git run programs, the sessions, and what was granted, trusted and entrusted,
     which lies beside them."""
     from latchstep.tool.gitguard import guards_of
 
-    guarded = [Path(path) for path in guards_of(str(root.resolve())).readonly]
+    roots = [str(root.resolve()), *(extra.path for extra in also if extra.writable)]
+    guarded = [Path(path) for top in roots for path in guards_of(top).readonly]
     if directory is None:
         return guarded
     home = directory.parent.parent
@@ -59,13 +61,15 @@ def coding_kit(
     sandbox: Sandbox | None = None,
     more: Iterable[Tool] = (),
     snapshots: bool = True,
+    also: Sequence[Extra] = (),
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. more: further tools. snapshots: whether the files are kept for
-    rewinds. The session's `close` ends the spawner and whatever it started.
+    rewinds. also: folders beside `root` that file tools reach too, as the sandbox. The session's `close` ends whatever
+    it started.
     """
     from latchstep.tool.jobs import Jobs
     from latchstep.tool.preset import file_tools, session_tools
@@ -73,14 +77,11 @@ def coding_kit(
     from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=_never_written(root, directory))
+    workspace = Workspace(root, protected=_never_written(root, directory, also), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
-    spawner = Spawner(
-        lock_path=directory / "tools.lock" if directory is not None else None,
-        extra={"PATH": path} if path is not None else None,
-        sandbox=sandbox,
-    )
+    lock = directory / "tools.lock" if directory is not None else None
+    spawner = Spawner(lock_path=lock, extra={"PATH": path} if path is not None else None, sandbox=sandbox)
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
@@ -95,7 +96,7 @@ def coding_kit(
     return build_kit(
         model,
         tools,
-        coding_prompt(workspace.root, notes, trusted=trusted),
+        coding_prompt(workspace.root, notes, trusted=trusted, also=[(it.path, it.writable) for it in also]),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
         approve=approve,
