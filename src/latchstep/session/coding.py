@@ -17,6 +17,7 @@ from .prompt import coding_prompt
 
 if TYPE_CHECKING:
     from latchstep.tool.base import Tool
+    from latchstep.tool.command_hooks import CommandHook
     from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
 
@@ -30,7 +31,7 @@ def _never_written(root: Path, directory: Path | None) -> list[Path]:
     if directory is None:
         return guarded
     home = directory.parent.parent
-    names = ("sessions", "snapshots", "grants", "trust.json", "keys")
+    names = ("sessions", "snapshots", "grants", "trust.json", "keys", "config.toml")
     return [*guarded, directory.parent, *(home / name for name in names)]
 
 
@@ -58,15 +59,18 @@ def coding_kit(
     trusted: bool = False,
     sandbox: Sandbox | None = None,
     more: Iterable[Tool] = (),
+    hooks: Iterable[CommandHook] = (),
     snapshots: bool = True,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
-    sandbox: what holds commands, None for nothing. more: further tools. snapshots: whether the files are kept for
-    rewinds. The session's `close` ends the spawner and whatever it started.
+    sandbox: what holds commands, None for nothing. more: further tools. hooks: commands around calls, which no sandbox
+    holds. snapshots: whether the files are kept for rewinds. The session's `close` ends the spawners and whatever they
+    started.
     """
+    from latchstep.tool.command_hooks import Place, hooked
     from latchstep.tool.jobs import Jobs
     from latchstep.tool.preset import file_tools, session_tools
     from latchstep.tool.seen import Seen
@@ -76,25 +80,31 @@ def coding_kit(
     workspace = Workspace(root, protected=_never_written(root, directory))
     masker = Masker(secret_values(os.environ))
     seen = Seen()
+    lock_path = directory / "tools.lock" if directory is not None else None
     spawner = Spawner(
-        lock_path=directory / "tools.lock" if directory is not None else None,
+        lock_path=lock_path,
         extra={"PATH": path} if path is not None else None,
         sandbox=sandbox,
     )
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
+    place = Place(
+        Spawner(lock_path=lock_path), workspace.root, directory.name if directory else "", workspace.refuse_gone
+    )
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
+    around = tuple(hooks)
 
     async def on_close() -> None:
         await jobs.close()
         await spawner.close()
+        await place.spawner.close()
         workspace.close()
         if shadow is not None:
             shadow.leave()
 
     return build_kit(
         model,
-        tools,
+        [hooked(it, around, place) for it in tools],
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
