@@ -31,7 +31,9 @@ from .toolslock import still_running, wait_until_quiet
 __all__ = ["Capture", "Finished", "Left", "Spawner", "child_environment", "still_running", "wait_until_quiet"]
 
 DEFAULT_TIMEOUT = 120.0
+"""Seconds that a command may take where nothing else is said."""
 MAX_TIMEOUT = 3600.0
+"""The most that may be said."""
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
 MAX_COMMAND = 1 << 20
