@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Ground:
         program.chmod(0o700)
         return CommandHook(when=when, tool=tool, command=(str(program), "two words", "$(touch shell)"), timeout=timeout)
 
-    def call(self, hooks: Iterable[CommandHook], name: str = "bash", **arguments: Any) -> ToolResult:
+    def call(self, hooks: Sequence[CommandHook], name: str = "bash", **arguments: Any) -> ToolResult:
         """The result of one call under these hooks, in a session of its own."""
 
         async def main() -> ToolResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from latchstep.tool.command_hooks import CommandHook
     from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
+    from latchstep.tool.spawner import Spawner
 
 
 def _never_written(root: Path, directory: Path | None) -> list[Path]:
@@ -47,6 +48,17 @@ def _shadow(root: Path, directory: Path | None) -> Shadow | None:
     return shadow
 
 
+def _spawner(directory: Path | None, path: str | None = None, sandbox: Sandbox | None = None) -> Spawner:
+    """One whose processes a later resume finds."""
+    from latchstep.tool.spawner import Spawner
+
+    return Spawner(
+        lock_path=directory / "tools.lock" if directory is not None else None,
+        extra={"PATH": path} if path is not None else None,
+        sandbox=sandbox,
+    )
+
+
 def coding_kit(
     model: Any,
     root: Path,
@@ -59,40 +71,31 @@ def coding_kit(
     trusted: bool = False,
     sandbox: Sandbox | None = None,
     more: Iterable[Tool] = (),
-    hooks: Iterable[CommandHook] = (),
+    hooks: Sequence[CommandHook] = (),
     snapshots: bool = True,
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
-    sandbox: what holds commands, None for nothing. more: further tools. hooks: commands around calls, which no sandbox
-    holds. snapshots: whether the files are kept for rewinds. The session's `close` ends the spawners and whatever they
-    started.
+    sandbox: what holds commands, None for nothing. more: further tools. hooks: commands around calls, held by nothing.
+    snapshots: whether the files are kept for rewinds. The session's `close` ends all that its spawners started.
     """
     from latchstep.tool.command_hooks import Place, hooked
     from latchstep.tool.jobs import Jobs
     from latchstep.tool.preset import file_tools, session_tools
     from latchstep.tool.seen import Seen
-    from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
     workspace = Workspace(root, protected=_never_written(root, directory))
     masker = Masker(secret_values(os.environ))
     seen = Seen()
-    lock_path = directory / "tools.lock" if directory is not None else None
-    spawner = Spawner(
-        lock_path=lock_path,
-        extra={"PATH": path} if path is not None else None,
-        sandbox=sandbox,
-    )
+    spawner = _spawner(directory, path, sandbox)
+    session = directory.name if directory is not None else ""
+    place = Place(_spawner(directory), workspace.root, session, workspace.refuse_gone)
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
-    place = Place(
-        Spawner(lock_path=lock_path), workspace.root, directory.name if directory else "", workspace.refuse_gone
-    )
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
-    around = tuple(hooks)
 
     async def on_close() -> None:
         await jobs.close()
@@ -104,7 +107,7 @@ def coding_kit(
 
     return build_kit(
         model,
-        [hooked(it, around, place) for it in tools],
+        [hooked(it, hooks, place) for it in tools],
         coding_prompt(workspace.root, notes, trusted=trusted),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
