@@ -15,11 +15,13 @@ import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.message import ToolResult
 from latchstep.journal.store import Store
+from latchstep.session.agent import memory_journal
 from latchstep.session.build import build_rules
 from latchstep.session.coding import coding_kit
 from latchstep.session.session import Session
 from latchstep.tool.command_hooks import MAX_SAID, CommandHook
 from tests.cli.cli_kit import alive, pids_in
+from tests.tool.test_jobs import until
 
 
 @pytest.fixture
@@ -135,6 +137,26 @@ def test_one_that_takes_too_long_is_ended_with_all_it_started(ground: Ground) ->
     assert "timed out after 0.5 s" in done.text
     assert len(pids_in(pids)) == 2
     assert not any(alive(pid) for pid in pids_in(pids))
+
+
+def test_a_cancel_ends_a_hook_and_its_call_does_not_run(ground: Ground) -> None:
+    pids = ground.folder / "pids"
+    hook = ground.hook("before", f"sleep 300 & echo $$ $! > '{pids}'; wait", timeout=60)
+
+    async def main() -> None:
+        model = ls.ScriptedModel([ls.ToolCall(name="bash", arguments={"command": "touch made"}), "done"])
+        kit = coding_kit(model, ground.root, hooks=[hook])
+        session = Session(memory_journal(), kit, build_rules(kit))
+        run = session.stream("go").start()
+        found = await until(lambda: two if len(two := pids_in(pids)) == 2 else None)
+        assert all(alive(pid) for pid in found)
+        run.cancel()
+        assert (await run).status == "cancelled"
+        assert not any(alive(pid) for pid in found)
+        await session.close()
+
+    asyncio.run(main())
+    assert ground.made() == []
 
 
 def test_hooks_run_in_their_order_and_the_first_refusal_is_the_last(ground: Ground) -> None:
