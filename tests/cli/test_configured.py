@@ -122,6 +122,15 @@ def test_a_run_with_a_bad_file_does_not_begin(home: Home) -> None:
     assert home.sessions() == []
 
 
+@pytest.mark.parametrize("option", ["--also-write", "--cache", "--cwd"])
+def test_a_run_whose_hook_lies_where_it_writes_does_not_begin(home: Home, option: str) -> None:
+    (home.folder / "other").mkdir()
+    put(home.state, hook_of(script(home.folder / "other", "exit 0")))
+    with StrictChat([]) as server:
+        refused(home.run("run", "go", "--base-url", server.url, option, str(home.folder / "other")), 2, "may write")
+    assert home.sessions() == []
+
+
 def test_no_file_of_a_project_is_taken_for_it(home: Home) -> None:
     (home.workspace / ".latchstep").mkdir()
     for folder in (home.workspace, home.workspace / ".latchstep"):

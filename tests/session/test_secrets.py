@@ -53,7 +53,7 @@ def test_no_tool_carries_a_secret_out(folder: Path, tmp_path: Path) -> None:
             call(name="read", arguments={"path": ".env"}),
             call(name="grep", arguments={"pattern": "TOKEN", "path": ".env"}),
             call(name="bash", arguments={"command": "cat .env"}),
-            call(name="bash", arguments={"command": "for i in $(seq 20000); do cat .env; done"}),
+            call(name="bash", arguments={"command": 'yes "$(cat .env)" | head -n 60000'}),
             call(name="bash", arguments={"command": "cat .env; sleep 60", "timeout": 0.5}),
             call(name="edit", arguments={"path": ".env", "old": "name=me", "new": "name=you"}),
         ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from latchstep.errors import ToolError
 from latchstep.tool.diff import MAX_DIFF, MAX_DIFF_LINES, nearest, unified
-from latchstep.tool.encoding import decode, line_end, raw_positions, splice, to_lf
+from latchstep.tool.encoding import Span, decode, line_end, raw_positions, splice, to_lf
 from latchstep.tool.ignore import glob_rules, parse_rules
 from latchstep.tool.regex import MAX_LINE, compile_pattern
 from latchstep.tool.text import clean_output, cut, is_binary, shown, size_of
@@ -176,7 +176,7 @@ def test_the_line_end_of_a_text() -> None:
     ],
 )
 def test_new_text_takes_the_line_ends_it_replaces(raw: str, start: int, old: str, new: str, result: str) -> None:
-    assert splice(raw, [start], old, [new]) == result
+    assert splice(raw, [Span(start, old, new)]) == result
 
 
 # Ignore rules

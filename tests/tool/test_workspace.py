@@ -245,7 +245,7 @@ def test_attack_34_a_file_over_the_limit_is_named_and_not_read(workspace: Worksp
 
 
 _SWAPPER = """
-import os, sys
+import os, shutil, sys
 os.chdir(sys.argv[1])
 what = sys.argv[2]
 print(flush=True)
@@ -262,6 +262,8 @@ while True:
                 step(*arguments)
             except OSError:
                 pass  # the other process came between
+        if os.path.lexists("hold"):  # by making a folder of its own at the name, which would stand there for ever
+            shutil.rmtree(path, ignore_errors=True)
 """
 
 

@@ -13,13 +13,31 @@ from .running import Setup
 from .screen import Screen
 
 if TYPE_CHECKING:
+    from latchstep.tool.roots import Extra
     from latchstep.tool.sandbox import Sandbox
 
 CONFINING = ("bubblewrap", "landlock")
 
 
+def extras_of(setup: Setup, root: Path, state: Path) -> tuple[Extra, ...]:
+    """The folders beside the workspace, whatever holds commands. Raises DefinitionError where one may not be."""
+    from latchstep.tool.roots import Extra, refuse_unfit
+
+    extras = (*map(Extra, setup.also), *(Extra(path, True) for path in setup.also_write))
+    home = os.path.realpath(os.path.expanduser("~"))
+    apart = [(os.path.realpath(state), "the store of sessions"), *([(setup.cache, "the cache")] if setup.cache else [])]
+    refuse_unfit(extras, str(root), home=home, apart=apart)
+    return extras
+
+
 def confinement(
-    root: Path, setup: Setup, directory: Path | None, screen: Screen | None, path: str | None
+    root: Path,
+    setup: Setup,
+    directory: Path | None,
+    screen: Screen | None,
+    *,
+    path: str | None = None,
+    also: tuple[Extra, ...] = (),
 ) -> Sandbox | None:
     """The sandbox of a run, tried before anything is recorded; None where no command runs. Raises DefinitionError."""
     from latchstep.session.blocking import run_blocking
@@ -38,7 +56,7 @@ def confinement(
     environ = {**os.environ, **({"PATH": path} if path is not None else {})}
 
     def make(level: Level) -> Sandbox:
-        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ)
+        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ, also=also)
 
     passed = directory.parents[1] / "trials" if directory is not None else None
     found, problems = run_blocking(best(make, wanted, passed))

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from latchstep import __version__
@@ -146,12 +147,16 @@ async def _as_json(session: Session, task: str | None, watch: Show) -> int:
 
 def _start_files(session: Session) -> list[str]:
     """What the run left behind that runs by itself later, in rows; none where nothing was changed."""
-    from latchstep.tool.startfiles import changed_start_files
+    from latchstep.tool.startfiles import StartFile, changed_start_files
 
     run, root = session.state.run, session.kit.workspace
     if run is None or not run.wrote or root is None or not root.is_dir():
         return []
     found, whole = changed_start_files(root, run.started.time)
+    for extra in session.kit.setup.get("also_write", ()):
+        more, all_of_it = changed_start_files(Path(extra), run.started.time)
+        found += [StartFile(f"{extra}/{it.path}", it.why) for it in more]
+        whole = whole and all_of_it
     rows = [f"  {one_line(it.path, 100)}: {it.why}" for it in found[:MAX_START_FILES]]
     if len(found) > MAX_START_FILES:
         rows.append(f"  … and {len(found) - MAX_START_FILES} more")

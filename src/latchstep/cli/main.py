@@ -30,6 +30,7 @@ SANDBOXES = ("auto", "bubblewrap", "landlock", "none")
 SANDBOX_HELP = "What holds commands; auto (default): the best that works here (see: latchstep doctor)."
 NET_HELP = "Network of commands: none (default), host (all of this machine's), or allow:HOST,… (those, by a proxy)."
 CACHE_HELP = "A folder that package managers may use as their cache; give it to nobody else."
+ALSO_HELP = "A folder beside the workspace that may be read{}; again for more."
 DOUBTS = ("report", "ask", "fail")
 DOUBT_HELP = (
     "What becomes of a call that was running when the process died, if its effect cannot be looked up. report "
@@ -41,18 +42,21 @@ FETCH_HELP = "A host whose pages may be fetched: docs.python.org, or *.example.c
 TASK_HELP = "TASK may be - to read it from standard input (an argument can only hold 128 KiB)."
 
 
+PATHS: click.Path = click.Path(path_type=Path)
+
+
 def running_options(command: Callable[..., int]) -> Callable[..., int]:
     """The options that `run` and `resume` share."""
     options = [
         click.option("--model", metavar="M", help="Model as provider:name (see: latchstep models)."),
         click.option("--base-url", metavar="URL", help="Server that speaks the provider's protocol."),
-        click.option(
-            "--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Folder to work in (default: here)."
-        ),
+        click.option("--cwd", type=PATHS, metavar="DIR", help="Folder to work in (default: here)."),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
         click.option("--sandbox", type=click.Choice(SANDBOXES), help=SANDBOX_HELP),
         click.option("--net", metavar="NET", help=NET_HELP),
-        click.option("--cache", type=click.Path(path_type=Path), metavar="DIR", help=CACHE_HELP),
+        click.option("--cache", type=PATHS, metavar="DIR", help=CACHE_HELP),
+        click.option("--also", type=PATHS, multiple=True, metavar="DIR", help=ALSO_HELP.format("")),
+        click.option("--also-write", type=PATHS, multiple=True, metavar="DIR", help=ALSO_HELP.format(" and written")),
         click.option("--allow", multiple=True, metavar="RULE", help=ALLOW_HELP),
         click.option("--ask", multiple=True, metavar="RULE", help=RULE_HELP.format("asked about")),
         click.option("--deny", multiple=True, metavar="RULE", help=RULE_HELP.format("refused")),
@@ -174,7 +178,7 @@ def rewind(session: str | None, to: int | None, turns: int | None, yes: bool) ->
 
 
 @cli.command()
-@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Of which folder (default: here).")
+@click.option("--cwd", type=PATHS, metavar="DIR", help="Of which folder (default: here).")
 @click.option("--revoke", metavar="RULE", help="Take this rule back, as it is listed.")
 def grants(cwd: Path | None, revoke: str | None) -> int:
     """List what was allowed for always in a folder, and by whom."""
@@ -200,7 +204,7 @@ def show(session: str, **options: Any) -> int:
 @click.option("--session", metavar="ID", help="Which session (default: the last one of this folder).")
 @click.option("--run", type=click.IntRange(min=1), metavar="N", help="Only its N-th run.")
 @click.option("--live-tools", is_flag=True, help="Run its tool calls and checks again, unasked, in --cwd.")
-@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="A copy of the workspace, for live tools.")
+@click.option("--cwd", type=PATHS, metavar="DIR", help="A copy of the workspace, for live tools.")
 @click.option("--keep", is_flag=True, help="Keep the replay as a session of its own.")
 def replay(**options: Any) -> int:
     """Run the loop again on a recorded session and say where it first differs.
@@ -222,7 +226,7 @@ def demo(crash: bool) -> int:
 
 
 @cli.command()
-@click.option("--cwd", type=click.Path(path_type=Path), metavar="DIR", help="Which folder (default: here).")
+@click.option("--cwd", type=PATHS, metavar="DIR", help="Which folder (default: here).")
 @click.option("--yes", is_flag=True, help="Trust it without a question.")
 @click.option("--revoke", is_flag=True, help="Do not trust it any more.")
 def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:

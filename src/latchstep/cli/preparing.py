@@ -23,7 +23,7 @@ from latchstep.tool.base import Tool
 from . import granted
 from .asking import Always, ask, can_ask
 from .configured import configured
-from .confining import CONFINING, confinement
+from .confining import CONFINING, confinement, extras_of
 from .driving import PROGRAM
 from .running import Setup, state_root
 from .screen import Screen
@@ -42,12 +42,13 @@ def prepare(
     setup = under(setup, config)
     if screen is not None:
         say_standing(config, screen)
-    sandbox = confinement(root, setup, directory, screen, path)
+    also = extras_of(setup, root, state)
+    sandbox = confinement(root, setup, directory, screen, path=path, also=also)
     setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
-    written = (root, Path(setup.cache)) if setup.cache else (root,)
-    hooks = configured(state, written).hooks
+    written = (str(root), *setup.also_write, *((setup.cache,) if setup.cache else ()))
+    hooks = configured(state, map(Path, written)).hooks
     settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
     rules = rules_of(setup, settings, root, state)
     policy = preset(setup.mode, rules, asks=asks, sandboxed=setup.level in CONFINING, root=str(root))  # type: ignore[arg-type]
@@ -67,6 +68,7 @@ def prepare(
             more=more,
             hooks=hooks,
             snapshots=snapshots,
+            also=also,
         )
         kit.head = head_of(root)
         return kit

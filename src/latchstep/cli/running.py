@@ -36,6 +36,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
     allow, ask, deny: rules, as `rule_for` reads them. fetch: hosts that pages may be fetched from.
+    also, also_write: real paths of folders beside the workspace, to read and to write.
     cut: the server's URL held a user, a password or a query, which are not recorded.
     sandbox: the one that was wanted. level: the one that it was, for the record.
     """
@@ -53,6 +54,8 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     sandbox: str = "auto"
     net: str = "none"
     cache: str = ""
+    also: tuple[str, ...] = ()
+    also_write: tuple[str, ...] = ()
     level: str = ""
     max_context: int = 0
     on_doubt: OnDoubt = "report"
@@ -174,6 +177,7 @@ def here() -> Path:
 
 def asked(base: Setup, *, model: Any, base_url: Any, check: Any, cache: Any = None, **given: Any) -> Setup:
     """The recorded set-up with what was typed now on top; rules and checks are added."""
+    given |= _beside(base, given)
     given["cache"] = str(folder(cache, "cache", "--cache")) if cache else None
     given["model"] = name = typed(model, "--model") if model else None
     if name and _service(name) not in (None, _service(base.model)):
@@ -187,6 +191,17 @@ def asked(base: Setup, *, model: Any, base_url: Any, check: Any, cache: Any = No
         **{name: value for name, value in given.items() if value is not None},
         checks=tuple(dict.fromkeys(checks)),
     )
+
+
+def _beside(base: Setup, given: dict[str, Any]) -> dict[str, Any]:
+    """The folders beside the workspace. One that is named again is what it is named as now."""
+    options = {"also": "--also", "also_write": "--also-write"}
+    new = {
+        name: tuple(dict.fromkeys(str(folder(path, "folder", option)) for path in given.get(name, ())))
+        for name, option in options.items()
+    }
+    named = [path for paths in new.values() for path in paths]
+    return {name: (*(it for it in getattr(base, name) if it not in named), *paths) for name, paths in new.items()}
 
 
 def _added(base: Setup, name: str, texts: Any) -> tuple[str, ...]:

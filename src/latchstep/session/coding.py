@@ -17,18 +17,21 @@ from .prompt import coding_prompt
 
 if TYPE_CHECKING:
     from latchstep.tool.base import Tool
-    from latchstep.tool.command_hooks import CommandHook
+    from latchstep.tool.command_hooks import CommandHook, Place
+    from latchstep.tool.roots import Extra
     from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
     from latchstep.tool.spawner import Spawner
+    from latchstep.tool.workspace import Workspace
 
 
-def _never_written(root: Path, directory: Path | None) -> list[Path]:
+def _never_written(root: Path, directory: Path | None, also: Sequence[Extra]) -> list[Path]:
     """What no file tool writes: what makes git run programs, the sessions, and what was granted, trusted and entrusted,
     which lies beside them."""
     from latchstep.tool.gitguard import guards_of
 
-    guarded = [Path(path) for path in guards_of(str(root.resolve())).readonly]
+    roots = [str(root.resolve()), *(extra.path for extra in also if extra.writable)]
+    guarded = [Path(path) for top in roots for path in guards_of(top).readonly]
     if directory is None:
         return guarded
     home = directory.parent.parent
@@ -59,6 +62,14 @@ def _spawner(directory: Path | None, path: str | None = None, sandbox: Sandbox |
     )
 
 
+def _place(workspace: Workspace, directory: Path | None) -> Place:
+    """Where hooks run: in no sandbox."""
+    from latchstep.tool.command_hooks import Place
+
+    session = directory.name if directory is not None else ""
+    return Place(_spawner(directory), workspace.root, session, workspace.refuse_gone)
+
+
 def coding_kit(
     model: Any,
     root: Path,
@@ -73,34 +84,34 @@ def coding_kit(
     more: Iterable[Tool] = (),
     hooks: Sequence[CommandHook] = (),
     snapshots: bool = True,
+    also: Sequence[Extra] = (),
 ) -> Kit:
     """A kit for work in `root`. Raises DefinitionError where that is not a folder.
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
     sandbox: what holds commands, None for nothing. more: further tools. hooks: commands around calls, held by nothing.
-    snapshots: whether the files are kept for rewinds. The session's `close` ends all that its spawners started.
+    snapshots: whether the files are kept for rewinds. also: folders beside `root` that file tools reach too, as the
+    sandbox. The session's `close` ends whatever it started.
     """
-    from latchstep.tool.command_hooks import Place, hooked
+    from latchstep.tool.command_hooks import hooked
     from latchstep.tool.jobs import Jobs
     from latchstep.tool.preset import file_tools, session_tools
     from latchstep.tool.seen import Seen
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=_never_written(root, directory))
+    workspace = Workspace(root, protected=_never_written(root, directory, also), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = _spawner(directory, path, sandbox)
-    session = directory.name if directory is not None else ""
-    place = Place(_spawner(directory), workspace.root, session, workspace.refuse_gone)
+    place = _place(workspace, directory)
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
 
     async def on_close() -> None:
-        await jobs.close()
-        await spawner.close()
-        await place.spawner.close()
+        for it in (jobs, spawner, place.spawner):
+            await it.close()
         workspace.close()
         if shadow is not None:
             shadow.leave()
@@ -108,7 +119,7 @@ def coding_kit(
     return build_kit(
         model,
         [hooked(it, hooks, place) for it in tools],
-        coding_prompt(workspace.root, notes, trusted=trusted),
+        coding_prompt(workspace.root, notes, trusted=trusted, also=[(it.path, it.writable) for it in also]),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),
         approve=approve,

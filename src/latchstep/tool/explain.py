@@ -19,12 +19,12 @@ MEANINGS: tuple[tuple[tuple[bytes, ...], str, tuple[str, ...]], ...] = (
     ),
     (
         (b"Read-only file system", b"EROFS"),
-        "only the workspace and /tmp can be written in the sandbox",
+        "only the workspace and /tmp, and folders given for it, can be written in the sandbox",
         ("bubblewrap",),
     ),
     (
         (b"Permission denied", b"EACCES"),
-        "only the workspace and $TMPDIR can be written in the sandbox, and little else be read",
+        "only the workspace, $TMPDIR and folders given for it can be written in the sandbox, and little else be read",
         ("landlock",),
     ),
 )  # fmt: skip

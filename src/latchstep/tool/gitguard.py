@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from .guard import OURS
@@ -74,6 +75,12 @@ def guards_of(root: str) -> Guards:
     except ValueError as error:
         return Guards(beside, (), (*own, base), tuple(made), f"{base} is read-only as a whole: {error}")
     return Guards(beside, tuple(pins), (*own, *readonly), (*made, *placed))
+
+
+def merged(*several: Guards) -> Guards:
+    """Those of several folders as one."""
+    parts = zip(*((it.beside, it.pins, it.readonly, it.made) for it in several), strict=True)
+    return Guards(*(tuple(dict.fromkeys(chain(*part))) for part in parts))  # type: ignore[arg-type]
 
 
 def _repository(base: str) -> tuple[list[str], list[str], list[tuple[str, bytes | None]]]:

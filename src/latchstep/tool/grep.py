@@ -91,7 +91,7 @@ def grep_tool(workspace: Workspace) -> Tool:
 def _files(workspace: Workspace, path: str, glob: str | None, passed: PassedOver) -> Iterator[str | None]:
     """The files to search. None between them, for what is passed over, so that the time can be looked at."""
     if workspace.kind(path) == "file":
-        yield path
+        yield "/".join(filter(None, workspace.locate(path)))
         return
     start = workspace.scan(path)[0]
     rules: tuple[Rule, ...] = glob_rules(glob) if glob else ()

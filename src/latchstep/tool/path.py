@@ -28,14 +28,23 @@ def relative_path(path: str, roots: Iterable[Path]) -> str:
         os.fsencode(path)
     except UnicodeEncodeError:
         raise ValueError("not a valid file name") from None
-    parts = [part for part in path.split("/") if part and part != "."]
+    parts = _parts(path)
     if not path.startswith("/"):
         return "/".join(parts) or "."
     for root in roots:
-        above = root.parts[1:]
-        if tuple(parts[: len(above)]) == above:
-            return "/".join(parts[len(above) :]) or "."
+        if is_under(path, root):
+            return "/".join(parts[len(root.parts) - 1 :]) or "."
     raise ValueError(f"lies outside of the workspace {next(iter(roots))}")
+
+
+def is_under(path: str, folder: Path) -> bool:
+    """Whether an absolute path is spelled as one in this folder, or as the folder itself."""
+    above = folder.parts[1:]
+    return path.startswith("/") and tuple(_parts(path)[: len(above)]) == above
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part and part != "."]
 
 
 def is_protected(name: str) -> bool:

@@ -26,7 +26,7 @@ from .write import write_tool
 def file_tools(workspace: Workspace, seen: Seen, spawner: Spawner | None = None) -> tuple[Tool, ...]:
     """`read`, `list`, `find`, `grep`, `write`, `edit` and `apply_patch` of one workspace. Refill `seen` after a resume
     (`Seen.restore`). With a spawner, `grep` is done by ripgrep where there is one."""
-    program = ripgrep(workspace.root) if spawner is not None else ""
+    program = ripgrep(*workspace.written) if spawner is not None else ""
     return (
         read_tool(workspace, seen),
         list_tool(workspace),

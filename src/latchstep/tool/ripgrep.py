@@ -69,11 +69,11 @@ class _Row(msgspec.Struct):
 _ROWS = msgspec.json.Decoder(_Row)
 
 
-def ripgrep(root: Path) -> str:
-    """The program's path, "" where there is none. One that lies in the workspace is not the person's."""
+def ripgrep(*roots: Path) -> str:
+    """The program's path, "" where there is none. One that lies where tools write is not the person's."""
     found = shutil.which("rg")
     real = os.path.realpath(found) if found else ""
-    return "" if not real or Path(real).is_relative_to(root) or not os.path.isabs(found or "") else real
+    return "" if not real or any(map(Path(real).is_relative_to, roots)) or not os.path.isabs(found or "") else real
 
 
 def ripgrep_tool(workspace: Workspace, spawner: Spawner, program: str) -> Tool:
@@ -92,17 +92,19 @@ def ripgrep_tool(workspace: Workspace, spawner: Spawner, program: str) -> Tool:
     ) -> Output:
         """Search files line by line. Gives `path:line: text`. Skips binary files and what .gitignore leaves out."""
         try:
-            place = path if workspace.kind(path) == "file" else workspace.scan(path)[0] or "."
+            top, place = workspace.locate(path)
+            if workspace.kind(path) != "file":
+                place = workspace.locate(workspace.scan(path)[0] or ".")[1]
         except ToolError as error:
             raise missing(workspace, path, error) from None
         words = ["--json", "-C", str(context), "-i" if ignore_case else "-s"]
         words += ["-U", "--multiline-dotall"] if multiline else []
         where = ["-e", pattern, "--", "./" if place == "." else f"./{place}"]
-        search = _Search(spawner, workspace.root, program, limit)
+        search = _Search(spawner, top or str(workspace.root), program, limit)
         ended = await search.run([*words, *where], _wanted(glob, place))
         if search.full:
             ended = await search.run([*words, "--sort", "path", *where], _wanted(glob, place))
-        return _report(search, ended, context)
+        return _report(search, ended, context, top)
 
     return grep
 
@@ -110,7 +112,7 @@ def ripgrep_tool(workspace: Workspace, spawner: Spawner, program: str) -> Tool:
 class _Search:
     """One run of ripgrep: its rows as they come, until there are enough."""
 
-    def __init__(self, spawner: Spawner, root: Path, program: str, limit: int) -> None:
+    def __init__(self, spawner: Spawner, root: str, program: str, limit: int) -> None:
         self.spawner, self.root, self.program, self.limit = spawner, root, program, limit
         self.full = False
         self.data = bytearray()
@@ -160,7 +162,7 @@ def _wanted(glob: str | None, place: str) -> list[str]:
     return rules
 
 
-def _report(search: _Search, ended: Finished | None, context: int) -> Output:
+def _report(search: _Search, ended: Finished | None, context: int, top: str) -> Output:
     rows, said = _read(search)
     notes: list[str] = []
     if ended is not None and ended.exit_status not in (0, 1) and not rows:
@@ -170,7 +172,7 @@ def _report(search: _Search, ended: Finished | None, context: int) -> Output:
             raise ToolError(said.removeprefix("rg: ").strip() or f"ripgrep failed: {ended.exit_status or ended.signal}")
     elif said.strip():
         notes.append(f"{len(said.strip().splitlines())} files or folders could not be read")
-    shown_rows, matches, files = _show(rows, search.limit, context)
+    shown_rows, matches, files = _show(rows, search.limit, context, f"{top}/" if top else "")
     if search.full:
         notes.append(f"stopped: there are more than {min(search.limit, matches)} matching lines; narrow the search")
     elif sum(map(len, shown_rows)) > MAX_CHARACTERS:
@@ -194,13 +196,13 @@ def _read(search: _Search) -> tuple[list[_Row], str]:
     return [row for row in rows if row.type in ("match", "context")], "\n".join(said)
 
 
-def _show(rows: list[_Row], limit: int, context: int) -> tuple[list[str], int, int]:
+def _show(rows: list[_Row], limit: int, context: int, before: str) -> tuple[list[str], int, int]:
     """The rows as the tool shows them; how many lines matched, in how many files."""
     out: list[str] = []
     matches, characters, last = 0, 0, ("", 0)
     files = set()
     for row in rows:
-        name = str(row.data.path).removeprefix("./")
+        name = before + str(row.data.path).removeprefix("./")
         number = row.data.line_number or 0
         if row.type == "match":
             if matches == limit:

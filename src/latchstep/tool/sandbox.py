@@ -17,7 +17,8 @@ from typing import Any, Literal
 from latchstep.errors import DefinitionError
 
 from . import landlock, proxy, seccomp
-from .gitguard import Guards, guards_of
+from .gitguard import Guards, guards_of, merged
+from .roots import Extra, refuse_unfit, within
 
 Level = Literal["bubblewrap", "landlock", "none"]
 
@@ -96,7 +97,7 @@ class Sandbox:
 
     root: the real path of the workspace. net: `none`, `host`, or `allow:HOST,…` (see `proxy.parse_hosts`). cache: a
     folder for package managers. hidden: folders that are never shown, even inside the workspace. older: bubblewrap
-    lacks `NEWER`.
+    lacks `NEWER`. also: folders beside the workspace.
     """
 
     level: Level
@@ -106,17 +107,25 @@ class Sandbox:
     hidden: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     older: bool = False
+    also: tuple[Extra, ...] = ()
 
     def __post_init__(self) -> None:
         home, cache = self.home, self.cache
         self.hosts()
-        if cache and (_within(cache, self.root) or _within(self.root, cache) or _within(home, cache)):
+        if cache and (within(cache, self.root) or within(self.root, cache) or within(home, cache)):
             raise DefinitionError(f"the cache {cache} must be a folder apart from the workspace and the home")
-        if self.level != "none" and _within(home, self.root):
+        if self.level != "none" and within(home, self.root):
             raise DefinitionError(
                 f"the workspace {self.root} is your home folder or above it: keys and start files would lie open; "
                 "work in a folder of its own"
             )
+        apart = [(path, "the store of sessions") for path in self.hidden] + ([(cache, "the cache")] if cache else [])
+        refuse_unfit(self.also, self.root, home=home, apart=apart)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The folders that commands work in."""
+        return (self.root, *(extra.path for extra in self.also if extra.writable))
 
     def hosts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The hosts that may be reached. Raises DefinitionError for a network that there is not."""
@@ -189,12 +198,17 @@ def profile(sandbox: Sandbox) -> Profile:
         raise DefinitionError(f"the owner of {sandbox.root} reaches no Python to run the spawner by")
     path = sandbox.environ.get("PATH", "").split(os.pathsep)
     wanted = [*path, sys.prefix, sys.base_prefix, sandbox.environ.get("VIRTUAL_ENV", "")]
-    inside = [folder for folder in (sys.prefix, package) if _within(os.path.realpath(folder), sandbox.root)]
+    inside = [
+        folder
+        for folder in (sys.prefix, package)
+        if any(within(os.path.realpath(folder), root) for root in sandbox.written)
+    ]
     readable = _shown([*wanted, *_toolchains(path), package], sandbox)
-    guards = guards_of(sandbox.root)
+    guards = merged(*map(guards_of, sandbox.written))
+    only_read = [extra.path for extra in sandbox.also if not extra.writable]
     return Profile(
-        readable=tuple(folder for folder in (*readable, *inside) if _reaches(folder, user)),
-        writable=(sandbox.root, *guards.beside, *((sandbox.cache,) if sandbox.cache else ())),
+        readable=tuple(folder for folder in (*readable, *only_read, *inside) if _reaches(folder, user)),
+        writable=(*sandbox.written, *guards.beside, *((sandbox.cache,) if sandbox.cache else ())),
         home=home,
         guards=guards,
         hidden=tuple(path for path in map(os.path.realpath, sandbox.hidden) if os.path.isdir(path)),
@@ -205,7 +219,7 @@ def profile(sandbox: Sandbox) -> Profile:
 
 
 def _shown(wanted: Iterable[str], sandbox: Sandbox) -> list[str]:
-    """Of these folders the ones to show: not in the system's, not in the workspace, and none that holds more than
+    """Of these folders the ones to show: not in the system's, not where commands work, and none that holds more than
     programs: the home, what lies above it, a store of sessions."""
     private = [
         sandbox.home,
@@ -215,9 +229,9 @@ def _shown(wanted: Iterable[str], sandbox: Sandbox) -> list[str]:
     found: dict[str, None] = {}
     for folder in wanted:
         real = os.path.realpath(folder)
-        if not folder.startswith("/") or not os.path.isdir(real) or any(_within(it, real) for it in private):
+        if not folder.startswith("/") or not os.path.isdir(real) or any(within(it, real) for it in private):
             continue
-        if any(_within(real, above) for above in (*SYSTEM, *MERGED, "/proc", "/sys", "/dev", sandbox.root)):
+        if any(within(real, above) for above in (*SYSTEM, *MERGED, "/proc", "/sys", "/dev", *sandbox.written)):
             continue
         found |= dict.fromkeys((real, os.path.normpath(folder)))
     return sorted(found)
@@ -232,10 +246,6 @@ def _toolchains(path: list[str]) -> list[str]:
             if there and home:
                 found += [f"{home}/{folder}" for folder in folders]
     return found
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _name(uid: int) -> str:
@@ -284,7 +294,7 @@ def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
         arguments += ["--size", str(HOME_BYTES), "--tmpfs", shown.home]
     if shown.resolver.startswith("/run/"):
         arguments += ["--ro-bind-try", shown.resolver, shown.resolver]
-    inside = [path for path in shown.readable if _within(path, sandbox.root)]
+    inside = [path for path in shown.readable if any(within(path, root) for root in sandbox.written)]
     for path in shown.readable:
         if path not in inside:
             arguments += ["--ro-bind", path, path]
@@ -293,20 +303,20 @@ def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
     guards = [(path, "--bind") for path in shown.guards.pins] + [(path, "--ro-bind") for path in shown.guards.readonly]
     guards += [(path, "--ro-bind") for path in inside]
     for path in (*inside, *shown.hidden):
-        guards += [(above, "--bind") for above in _above(path, sandbox.root)]
+        guards += [(above, "--bind") for root in sandbox.written for above in _above(path, root)]
     for path, how in sorted(dict(guards).items(), key=lambda item: item[0].count("/")):
         arguments += [how, path, path]
     for path in shown.hidden:
-        if any(_within(path, folder) for folder in (*shown.writable, *SYSTEM)):
+        if any(within(path, folder) for folder in (*shown.writable, *SYSTEM)):
             arguments += ["--perms", "0555", "--tmpfs", path]
     return [*arguments, "--remount-ro", "/", "--chdir", "/"]
 
 
 def _above(path: str, root: str) -> list[str]:
     """The folders between the workspace and a path in it: a mount does not hold the names above it."""
-    if not _within(path, root):
+    if not within(path, root):
         return []
-    return [str(folder) for folder in Path(path).parents if _within(str(folder), root) and str(folder) != root]
+    return [str(folder) for folder in Path(path).parents if within(str(folder), root) and str(folder) != root]
 
 
 # -- told to Landlock ---------------------------------------------------------------------------------------
@@ -315,7 +325,7 @@ def _above(path: str, root: str) -> list[str]:
 def rules(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[tuple[str, int]]:
     """What Landlock lets commands do, by path. The private folder for /tmp and the home is added by who makes it."""
     for path in (*shown.hidden, shown.home):
-        if above := [folder for folder in (*shown.writable, *SYSTEM) if _within(path, folder)]:
+        if above := [folder for folder in (*shown.writable, *SYSTEM) if within(path, folder)]:
             raise DefinitionError(f"Landlock cannot hide {path}, which lies in {above[0]}")
     etc = [f"/etc/{name}" for name in ETC] if as_root else ["/etc"]
     read = [*SYSTEM, *MERGED, *etc, *shown.readable, "/proc"] + ([shown.resolver] if shown.resolver else [])

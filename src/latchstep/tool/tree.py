@@ -35,14 +35,15 @@ class PassedOver:
 def walk(
     workspace: Workspace, start: str, passed: PassedOver, depth: int = MAX_DEPTH
 ) -> Iterator[tuple[str, Entry, int]]:
-    """(path relative to the root, entry, level from 1) of all below a folder, each folder before its content."""
+    """(real path, entry, level from 1) of all below a folder, each folder before its content."""
     real = workspace.scan(start)[0]
-    parts = tuple(part for part in real.split("/") if part)
+    top = workspace.locate(start)[0]
+    parts = tuple(real.split("/")) if real else ()
     rules: Rules = ()
-    for count, part in enumerate(parts):
+    for count in range(len(top.split("/")) if top else 0, len(parts)):
         folder = "/".join(parts[:count])
         rules = _with_rules(workspace, folder, workspace.scan(folder or ".")[1], rules)
-        if ignored(rules, (*parts[:count], part), True):
+        if ignored(rules, parts[: count + 1], True):
             rules = ()  # whoever names an ignored folder wants to see into it
     yield from _walk(workspace, real, rules, (1, min(depth, MAX_DEPTH)), passed)
 

@@ -1,4 +1,4 @@
-"""The one file that opens paths of the workspace: beneath its root, by descriptor, regular files only.
+"""The one file that opens paths for tools: beneath the workspace or an extra root, by descriptor, regular files only.
 
 `openat2` resolves in the kernel where it works, a walk of descriptors elsewhere: no path is checked first and
 opened later. Links that stay inside are followed; absolute ones, and all that lead out, are refused.
@@ -22,19 +22,23 @@ from latchstep.errors import DefinitionError, ToolError
 
 from . import beneath
 from .opened import MAX_FILE_BYTES, Entry, File, Kind, contents_of, entries_of, too_large
-from .path import is_protected, relative_path
+from .path import is_protected, is_under, relative_path
+from .roots import Extra, Root, refuse_unfit
 from .text import cut, shown
 
 T = TypeVar("T")
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
 
 class Workspace:
-    """A folder and the only way into it. Close it, or use it as a context manager.
+    """A folder, further ones beside it, and the only way into them. Close it, or use it as a context manager.
 
     root: an existing folder, else DefinitionError. protected: further paths that file tools never write.
-    ways: how paths are opened; the best way that works here by default.
-    Paths given to its methods are relative to the root, or absolute within it. Methods raise ToolError with a
-    text for the model. Safe to use from several threads.
+    ways: how paths are opened; the best way that works here by default. also: the further folders.
+    Paths given to its methods are relative to the root, or absolute within it or one of the others; the real paths
+    that they give are relative to the root, in another folder absolute. Methods raise ToolError with a text for the
+    model. Safe to use from several threads.
     """
 
     def __init__(
@@ -43,13 +47,24 @@ class Workspace:
         *,
         protected: Sequence[str | os.PathLike[str]] = (),
         ways: beneath.Ways | None = None,
+        also: Sequence[Extra] = (),
     ) -> None:
         given = Path(os.path.abspath(root))
         try:
             self.root = given.resolve(strict=True)
-            self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            refuse_unfit(also, str(self.root))
+            self._roots = [Root(self.root, os.open(self.root, _FOLDER))]
         except (OSError, RuntimeError, ValueError) as error:
             raise DefinitionError(f"the workspace {str(root)!r} is not a folder that can be opened: {error}") from error
+        try:
+            for extra in also:
+                fd = os.open(extra.path, _FOLDER | os.O_NOFOLLOW)
+                self._roots.append(Root(Path(extra.path), fd, extra.path, extra.writable))
+        except OSError as error:
+            self.close()
+            raise DefinitionError(f"the folder {extra.path} cannot be opened: {error.strerror}") from error
+        self._closed = False
+        self.written = tuple(root.path for root in self._roots if root.writable)
         self._spellings = (given, self.root)
         self._protected = tuple(Path(os.path.realpath(path)) for path in protected)
         self._ways = beneath.best_ways() if ways is None else ways
@@ -57,15 +72,21 @@ class Workspace:
         self._guard = threading.Lock()
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._closed = True
+        for root in self._roots:
+            os.close(root.fd)
+        self._roots = self._roots[:0]
 
     def __enter__(self) -> Workspace:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def locate(self, path: str) -> tuple[str, str]:
+        """What real paths in the path's folder begin with ("" in the workspace), and its spelling beneath that."""
+        root, relative = self._find(path)
+        return root.name, relative
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> File:
         """The bytes of a regular file. Never waits: a FIFO, socket or device is refused."""
@@ -100,13 +121,14 @@ class Workspace:
 
     def place(self, path: str) -> str:
         """The real path that a write would go to, also where its folders are still missing."""
-        parts = self._relative(path).split("/")
+        name, relative = self.locate(path)
+        parts = relative.split("/")
         for end in range(len(parts), 0, -1):
             if end < len(parts) and parts[end - 1] == "..":
                 raise ToolError(f"{shown(path)}: a folder before `..` does not exist")
             try:
-                with self._parent("/".join(parts[:end])) as (_, name, real):
-                    place = "/".join(part for part in (real, name, *parts[end:]) if part)
+                with self._parent(_joined(name, "/".join(parts[:end]))) as (_, last, real):
+                    place = "/".join(part for part in (real, last, *parts[end:]) if part)
             except _Missing:
                 continue
             self._refuse_protected(place, path)
@@ -158,6 +180,8 @@ class Workspace:
     def rename(self, path: str, new: str, sha256: str) -> str:
         """Give a file with these bytes another path, where nothing stands yet; its real new path. Raises ToolError."""
         place, target = self.place(path), self.place(new)
+        if self.locate(place)[0] != self.locate(target)[0]:
+            raise ToolError(f"{shown(new)} lies in another folder than {shown(path)}; write it there, delete it here")
         if folder := target.rpartition("/")[0]:
             self._attempt(new, partial(self._make_folders, folder, new))
         with self._lock(place), self._parent(place) as (parent, name, real), self._parent(target) as (other, called, _):
@@ -177,45 +201,48 @@ class Workspace:
 
     # How a path becomes a descriptor
 
-    def _relative(self, path: str) -> str:
+    def _find(self, path: str) -> tuple[Root, str]:
+        """The root that a path lies in, by its spelling alone, and the path relative to it."""
+        if self._closed:
+            raise ToolError("the workspace is closed")
+        root = next((root for root in self._roots[1:] if is_under(path, root.path)), self._roots[0])
         try:
-            return relative_path(path, self._spellings)
+            return root, relative_path(path, (root.path,) if root.name else self._spellings)
         except ValueError as error:
             raise ToolError(f"{shown(cut(path, 200))}: {error}") from None
 
     @contextlib.contextmanager
     def _open(self, path: str, flags: int) -> Iterator[tuple[int, str]]:
         """A descriptor of what the path leads to, and its real path."""
-        relative = self._relative(path)
-        fd = self._attempt(path, lambda: self._opened(relative, flags))
+        root, relative = self._find(path)
+        fd = self._attempt(path, lambda: self._opened(root, relative, flags))
         try:
-            self.refuse_gone()
-            yield fd, self._attempt(path, lambda: beneath.name_of(fd, self._fd))
+            self.refuse_gone(root)
+            yield fd, _joined(root.name, self._attempt(path, lambda: beneath.name_of(fd, root.fd)))
         finally:
             os.close(fd)
 
-    def _opened(self, relative: str, flags: int) -> int:
+    def _opened(self, root: Root, relative: str, flags: int) -> int:
         try:
-            return self._ways.open(self._fd, relative, flags | os.O_CLOEXEC)
+            return self._ways.open(root.fd, relative, flags | os.O_CLOEXEC)
         except FileNotFoundError:
-            other = None if relative.isascii() else self._other_form(relative)
+            other = None if relative.isascii() else self._other_form(root, relative)
             if other is None:
                 raise
-            return self._ways.open(self._fd, other, flags | os.O_CLOEXEC)
+            return self._ways.open(root.fd, other, flags | os.O_CLOEXEC)
 
     def _attempt(self, path: str, act: Callable[[], T]) -> T:
         """Do it, and say what the system said in words for the model."""
-        if self._fd < 0:
-            raise ToolError("the workspace is closed")
+        root = self._find(path)[0]
         try:
             return act()
         except OSError as error:
-            self.refuse_gone()
+            self.refuse_gone(root)
             match error.errno:
                 case errno.ENOENT:
                     raise _Missing(f"{shown(path)} does not exist") from error
                 case errno.EXDEV:
-                    raise _outside(path, self.root) from error
+                    raise _outside(path, root) from error
                 case errno.ELOOP:
                     raise ToolError(f"{shown(path)}: too many links, or one that must not be followed") from error
                 case errno.ENOTDIR:
@@ -224,21 +251,22 @@ class Workspace:
                     raise ToolError(f"{shown(path)} is not a regular file") from error
             raise ToolError(f"{shown(path)} could not be opened: {error.strerror}") from error
 
-    def refuse_gone(self) -> None:
-        """Raises ToolError where the folder itself was removed or moved, or another one put in its place."""
-        try:
-            same = os.path.samestat(os.stat(self.root), os.fstat(self._fd))
-        except OSError:
-            same = False
-        if not same:
-            raise ToolError(f"the workspace {self.root} no longer exists, or another folder took its place")
+    def refuse_gone(self, *roots: Root) -> None:
+        """Raises ToolError where one of these (by default of all) was removed or moved, or another took its place."""
+        for root in roots or self._roots:
+            try:
+                same = os.path.samestat(os.stat(root.path), os.fstat(root.fd))
+            except OSError:
+                same = False
+            if not same:
+                raise ToolError(f"the {_called(root)} no longer exists, or another folder took its place")
 
-    def _other_form(self, relative: str) -> str | None:
+    def _other_form(self, root: Root, relative: str) -> str | None:
         """The path as the disk spells it, where it is the same text in another Unicode normal form."""
         found = ""
         for part in relative.split("/"):
             if not part.isascii():
-                fd = self._ways.open(self._fd, found or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = self._ways.open(root.fd, found or ".", _FOLDER)
                 try:
                     part = beneath.spelled(fd, part)
                 finally:
@@ -271,12 +299,12 @@ class Workspace:
 
         A link as last part is followed to where its target would be, but never through a missing one.
         """
-        relative = self._relative(path)
+        root, relative = self._find(path)
         for _ in range(beneath.MAX_LINKS):
             folder, _, name = relative.rpartition("/")
             if name in ("", ".", ".."):
                 raise ToolError(f"{shown(path)} names a folder, not a file")
-            with self._open(folder or ".", os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
+            with self._open(_joined(root.name, folder) or ".", os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
                 name = self._attempt(path, partial(beneath.spelled, fd, name))
                 target = self._attempt(path, partial(beneath.link_target, fd, name))
                 if target is None:
@@ -284,22 +312,23 @@ class Workspace:
                     yield fd, name, real
                     return
             if target.startswith("/"):
-                raise _outside(path, self.root)
-            relative = _joined(real, target)
-            if self.kind(relative) is None:
+                raise _outside(path, root)
+            _, relative = self._find(followed := _joined(real, target))
+            if self.kind(followed) is None:
                 raise ToolError(f"{shown(path)} is a link to something that does not exist; no file is made through it")
         raise ToolError(f"{shown(path)}: more than {beneath.MAX_LINKS} links (MAX_LINKS)")
 
     def _make_folders(self, folder: str, path: str) -> None:
         """Make what is missing of a real folder, one name at a time, each in the descriptor of the one before."""
-        parts = folder.split("/")
+        root, relative = self._find(folder)
+        parts = relative.split("/")
         for end in range(1, len(parts) + 1):
             so_far = "/".join(parts[:end])
             try:
-                os.close(self._opened(so_far, os.O_RDONLY | os.O_DIRECTORY))
+                os.close(self._opened(root, so_far, os.O_RDONLY | os.O_DIRECTORY))
             except FileNotFoundError:
-                self._refuse_protected(self.place(so_far), path)
-                above = self._opened("/".join(parts[: end - 1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+                self._refuse_protected(self.place(_joined(root.name, so_far)), path)
+                above = self._opened(root, "/".join(parts[: end - 1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
                 try:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(parts[end - 1], dir_fd=above)
@@ -331,6 +360,9 @@ class Workspace:
             os.close(fd)
 
     def _refuse_protected(self, place: str, path: str) -> None:
+        root = self._find(place)[0]
+        if not root.writable:
+            raise ToolError(f"{shown(path)}: {shown(root.name)} may be read, not written")
         part = next((part for part in place.split("/") if is_protected(part)), None)
         full = self.root / place
         if part is None and not any(full == p or p in full.parents for p in self._protected):
@@ -355,8 +387,12 @@ def is_missing(error: ToolError) -> bool:
 
 
 def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
+    return "/".join(part for part in (folder, name) if part)
 
 
-def _outside(path: str, root: Path) -> ToolError:
-    return ToolError(f"{shown(path)} leads out of the workspace {root}")
+def _outside(path: str, root: Root) -> ToolError:
+    return ToolError(f"{shown(path)} leads out of the {_called(root)}")
+
+
+def _called(root: Root) -> str:
+    return f"{'folder' if root.name else 'workspace'} {root.path}"
