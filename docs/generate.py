@@ -1,4 +1,4 @@
-"""Writes `events.md` from `core/event.py`: `python docs/generate.py`, after a change of the events."""
+"""Writes `events.md` from `core/event.py`, and `tools/` from the tools: `python docs/generate.py`, after a change."""
 
 from __future__ import annotations
 
@@ -92,4 +92,8 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
+    from toolpages import pages
+
     PAGE.write_text(page(), encoding="utf-8")
+    for name, text in pages().items():
+        PAGE.with_name("tools").joinpath(f"{name}.md").write_text(text, encoding="utf-8")

@@ -152,6 +152,19 @@ def test_x05_commands_of_any_size(tmp_path: Path, size: int) -> None:
     with_spawner(work)
 
 
+def test_a_command_reads_what_it_is_given_and_no_more(tmp_path: Path) -> None:
+    async def work(own: Spawner) -> None:
+        for data in (b"one\n\xff\0two", b"x" * 3_000_000):
+            ended = await own.run("cat; exit 3", cwd=tmp_path, stdin=data, capture=Capture(tmp_path / f"o{len(data)}"))
+            assert (ended.exit_status, ended.total) == (3, len(data))
+            assert ended.head == data[: len(ended.head)]
+        assert (await own.run("cat", cwd=tmp_path)).total == 0
+        with pytest.raises(ValueError, match="a command with input"):
+            await own.run("#" * 200_000, cwd=tmp_path, stdin=b"x")
+
+    with_spawner(work)
+
+
 def test_many_large_requests_at_once_wait_for_room(tmp_path: Path) -> None:
     async def work(own: Spawner) -> None:
         command = ": " + "x" * 50_000 + "\necho ok"

@@ -188,6 +188,22 @@ def _sandbox() -> Finding:
     )
 
 
+def _hooks() -> Finding:
+    """Each hook of the person's own configuration, and whether its command is there."""
+    from .configured import FILE, configured
+
+    root = state_root()
+    hooks = configured(root).hooks
+    if not hooks:
+        return "ok", f"none are set in {root / FILE}"
+    missing = [hook for hook in hooks if not os.access(hook.command[0], os.X_OK) or os.path.isdir(hook.command[0])]
+    told = (
+        f"{hook.when} {hook.tool}: {hook.command[0]}{' (cannot be run, so no such call will)' * (hook in missing)}"
+        for hook in hooks
+    )
+    return "warn" if missing else "ok", "; ".join(told)
+
+
 def _models() -> Finding:
     """Keys are set, or a server on this machine lists its models."""
     from latchstep.model.catalog import SERVICES
@@ -236,6 +252,7 @@ PROBES: list[tuple[str, Callable[[], Finding]]] = [
     ("git", _git),
     ("paths", _paths),
     ("sandbox", _sandbox),
+    ("hooks", _hooks),
     ("models", _models),
     ("local", _local),
     ("terminal", _terminal),

@@ -22,6 +22,7 @@ from latchstep.tool.base import Tool
 
 from . import granted
 from .asking import Always, ask, can_ask
+from .configured import configured
 from .confining import CONFINING, confinement, extras_of
 from .driving import PROGRAM
 from .running import Setup, state_root
@@ -46,6 +47,8 @@ def prepare(
     setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
+    written = (str(root), *setup.also_write, *((setup.cache,) if setup.cache else ()))
+    hooks = configured(state, map(Path, written)).hooks
     settings = config.settings if config.standing == "trusted" else narrowed(config.settings)
     rules = rules_of(setup, settings, root, state)
     policy = preset(setup.mode, rules, asks=asks, sandboxed=setup.level in CONFINING, root=str(root))  # type: ignore[arg-type]
@@ -63,6 +66,7 @@ def prepare(
             notes=config.instructions,
             trusted=config.standing == "trusted",
             more=more,
+            hooks=hooks,
             snapshots=snapshots,
             also=also,
         )

@@ -17,9 +17,12 @@ from .prompt import coding_prompt
 
 if TYPE_CHECKING:
     from latchstep.tool.base import Tool
+    from latchstep.tool.command_hooks import CommandHook, Place
     from latchstep.tool.roots import Extra
     from latchstep.tool.sandbox import Sandbox
     from latchstep.tool.snapshot import Shadow
+    from latchstep.tool.spawner import Spawner
+    from latchstep.tool.workspace import Workspace
 
 
 def _never_written(root: Path, directory: Path | None, also: Sequence[Extra]) -> list[Path]:
@@ -32,7 +35,7 @@ def _never_written(root: Path, directory: Path | None, also: Sequence[Extra]) ->
     if directory is None:
         return guarded
     home = directory.parent.parent
-    names = ("sessions", "snapshots", "grants", "trust.json", "keys")
+    names = ("sessions", "snapshots", "grants", "trust.json", "keys", "config.toml")
     return [*guarded, directory.parent, *(home / name for name in names)]
 
 
@@ -48,6 +51,25 @@ def _shadow(root: Path, directory: Path | None) -> Shadow | None:
     return shadow
 
 
+def _spawner(directory: Path | None, path: str | None = None, sandbox: Sandbox | None = None) -> Spawner:
+    """One whose processes a later resume finds."""
+    from latchstep.tool.spawner import Spawner
+
+    return Spawner(
+        lock_path=directory / "tools.lock" if directory is not None else None,
+        extra={"PATH": path} if path is not None else None,
+        sandbox=sandbox,
+    )
+
+
+def _place(workspace: Workspace, directory: Path | None) -> Place:
+    """Where hooks run: in no sandbox."""
+    from latchstep.tool.command_hooks import Place
+
+    session = directory.name if directory is not None else ""
+    return Place(_spawner(directory), workspace.root, session, workspace.refuse_gone)
+
+
 def coding_kit(
     model: Any,
     root: Path,
@@ -60,6 +82,7 @@ def coding_kit(
     trusted: bool = False,
     sandbox: Sandbox | None = None,
     more: Iterable[Tool] = (),
+    hooks: Sequence[CommandHook] = (),
     snapshots: bool = True,
     also: Sequence[Extra] = (),
 ) -> Kit:
@@ -67,35 +90,35 @@ def coding_kit(
 
     directory: the session's own, for outputs and `tools.lock`; file tools write neither it nor its neighbours.
     path: PATH of the commands, by default ours. notes: the folder's own instructions, see `coding_prompt`.
-    sandbox: what holds commands, None for nothing. more: further tools. snapshots: whether the files are kept for
-    rewinds. also: folders beside `root` that file tools reach too, as the sandbox. The session's `close` ends whatever
-    it started.
+    sandbox: what holds commands, None for nothing. more: further tools. hooks: commands around calls, held by nothing.
+    snapshots: whether the files are kept for rewinds. also: folders beside `root` that file tools reach too, as the
+    sandbox. The session's `close` ends whatever it started.
     """
+    from latchstep.tool.command_hooks import hooked
     from latchstep.tool.jobs import Jobs
     from latchstep.tool.preset import file_tools, session_tools
     from latchstep.tool.seen import Seen
-    from latchstep.tool.spawner import Spawner
     from latchstep.tool.workspace import Workspace
 
     workspace = Workspace(root, protected=_never_written(root, directory, also), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
-    lock = directory / "tools.lock" if directory is not None else None
-    spawner = Spawner(lock_path=lock, extra={"PATH": path} if path is not None else None, sandbox=sandbox)
+    spawner = _spawner(directory, path, sandbox)
+    place = _place(workspace, directory)
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
 
     async def on_close() -> None:
-        await jobs.close()
-        await spawner.close()
+        for it in (jobs, spawner, place.spawner):
+            await it.close()
         workspace.close()
         if shadow is not None:
             shadow.leave()
 
     return build_kit(
         model,
-        tools,
+        [hooked(it, hooks, place) for it in tools],
         coding_prompt(workspace.root, notes, trusted=trusted, also=[(it.path, it.writable) for it in also]),
         workspace=workspace.root,
         check=checker(workspace.root, spawner, masker, workspace.refuse_gone),

@@ -16,6 +16,7 @@ from .define import tool
 MAX_QUESTION = 4_000
 """Characters of a question."""
 MAX_CHOICES = 10
+"""Choices of one question."""
 MAX_CHOICE = 200
 """Characters of one choice."""
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .jobs import Jobs
 
 LEFT_NAMED = 10
+"""Of the processes that a command left running, those that are named."""
 
 PROGRESS_BYTES = 2_000
 """Bytes of the newest output that one progress text is made of."""

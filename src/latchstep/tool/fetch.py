@@ -29,6 +29,7 @@ MAX_BYTES = 5 * 1024 * 1024
 MAX_SECONDS = 30.0
 """Time for one fetch, redirects included."""
 MAX_REDIRECTS = 5
+"""Redirects that are followed."""
 MAX_CHARACTERS = 50_000
 """Characters of one result."""
 

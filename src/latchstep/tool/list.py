@@ -21,6 +21,7 @@ from .workspace import Workspace
 MAX_ROWS = 1000
 """Entries of one result."""
 MAX_LEVELS = 16
+"""Levels of folders that one call can ask for."""
 
 
 def list_tool(workspace: Workspace) -> Tool:

@@ -16,6 +16,7 @@ OUTPUT_LIMIT = 30_000
 LINE_LIMIT = 2_000
 """Characters of one line; a longer one is shown by its beginning and its end."""
 LINE_END = 500
+"""Characters of its end."""
 
 
 def show(capture: Capture) -> str:

@@ -31,7 +31,9 @@ from .toolslock import still_running, wait_until_quiet
 __all__ = ["Capture", "Finished", "Left", "Spawner", "child_environment", "still_running", "wait_until_quiet"]
 
 DEFAULT_TIMEOUT = 120.0
+"""Seconds that a command may take where nothing else is said."""
 MAX_TIMEOUT = 3600.0
+"""The most that may be said."""
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
 MAX_COMMAND = 1 << 20
@@ -89,10 +91,11 @@ class Spawner:
         env: Mapping[str, str] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         grace: float = GRACE,
+        stdin: bytes = b"",
         capture: Capture | None = None,
         on_output: Callable[[bytes], None] | None = None,
     ) -> Finished:
-        """Run one shell command to its end, or for `timeout` seconds, without stdin and without a terminal.
+        """Run one shell command to its end, or for `timeout` seconds, without a terminal. stdin: all it can read.
 
         capture: give your own to keep all of it in a file, and to have what came when this coroutine is cancelled.
         on_output(bytes): called as output comes. env: variables to set on top of the configured ones.
@@ -102,7 +105,7 @@ class Spawner:
         """
         if not 0 < timeout <= MAX_TIMEOUT:
             raise ValueError(f"timeout is {timeout:g} s; it must be over 0 and at most {MAX_TIMEOUT:g} (MAX_TIMEOUT)")
-        body, script = self._body(command, os.fspath(cwd), env)
+        body, script = self._body(command, os.fspath(cwd), env, stdin)
         loop = self._attach()
         begun = time.monotonic()
         capture, stale = capture or Capture(), ""
@@ -235,8 +238,9 @@ class Spawner:
         self._count += 1
         return Job(str(self._count), loop.create_future(), capture, on_output)
 
-    def _body(self, command: str, cwd: str, env: Mapping[str, str] | None) -> tuple[bytes, bytes]:
-        """What a request says of the command, and the command apart where it is too long for an argument."""
+    def _body(self, command: str, cwd: str, env: Mapping[str, str] | None, stdin: bytes) -> tuple[bytes, bytes]:
+        """What a request says of the command, and what comes apart: the command where it is too long for an argument,
+        or what it reads."""
         if "\0" in command:
             raise ValueError("the command contains a NUL character, which no shell can take")
         try:
@@ -247,12 +251,15 @@ class Spawner:
             raise ValueError(f"the command has {len(text):,} bytes; at most {MAX_COMMAND:,} are taken (MAX_COMMAND)")
         shell = os.fsencode(next((path for path in SHELLS if os.access(path, os.X_OK)), SHELLS[-1]))
         apart = len(text) > ARGUMENT_LIMIT
+        if stdin and apart:
+            raise ValueError(f"a command with input has {len(text):,} bytes; at most {ARGUMENT_LIMIT:,} are taken")
+        text = b"exec </dev/fd/%d\n%b" % (spawnd.SCRIPT_FD, text) if stdin else text
         arguments = [shell, b"/dev/fd/%d" % spawnd.SCRIPT_FD] if apart else [shell, b"-c", text]
         confined = self.sandbox.variables() if self.sandbox is not None else {}
         environment = child_environment(os.environ, self._keep, {**self._extra, **confined, **(env or {})})
         variables = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
         fields = [os.fsencode(os.path.abspath(cwd)), b"%d" % len(arguments), *arguments, *variables]
-        return b"\0".join(fields), text if apart else b""
+        return b"\0".join(fields), text if apart else stdin
 
     async def _submit(self, job: Job, body: bytes, script: bytes) -> Link:
         """Hand a command to a living spawner. Waits, bounded, while that has too much to read."""

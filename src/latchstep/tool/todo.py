@@ -15,6 +15,7 @@ from .base import Output, Tool
 from .define import tool
 
 MAX_ITEMS = 50
+"""Items of a plan."""
 MAX_TEXT = 500
 """Characters of one item."""
 MAX_DOING = 3
