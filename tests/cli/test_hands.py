@@ -36,7 +36,7 @@ def lines_of(process: subprocess.Popen[bytes], until: str) -> list[dict[str, Any
     return events
 
 
-def test_a_second_writer_is_refused_with_the_holders_pid_and_command(home: Home) -> None:
+def test_b53_a_second_writer_is_refused_with_the_holders_pid_and_command(home: Home) -> None:
     with StrictChat([bash(GATE), text_answer("Done.")]) as server:
         first = at_the_gate(home, server.url)
         for command in (["resume", "hurry"], ["resume"], ["run", "hurry", "--session", home.session().name]):

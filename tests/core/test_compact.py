@@ -65,7 +65,7 @@ def round_of(number: int, *sizes: int) -> list[Message]:
 THREE = [user("go", "prompt-1"), *round_of(1, 40), *round_of(2, 400, 400), *round_of(3, 40)]
 
 
-def test_every_keep_count_cuts_at_a_boundary() -> None:
+def test_b46_every_keep_count_cuts_at_a_boundary() -> None:
     places = {cut(said(*THREE), keep) for keep in range(0, 600, 5)}
     assert places == {0, 1, 3, 6, 8}
 

@@ -37,7 +37,7 @@ def complete(lines: list[bytes], cut: int) -> int:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_exactly_the_complete_prefix_comes_back(tail: str) -> None:
+def test_b50_exactly_the_complete_prefix_comes_back(tail: str) -> None:
     disk, lines = synced_journal(many((1, 2), (1, 3, 2)))
     whole = b"".join(lines)
     for cut, damaged in crash.truncations(whole, [TAILS[tail]]):

@@ -123,7 +123,7 @@ def before_and_after(victims: Victims, first: str, *more: str) -> None:
     case(killed)
 
 
-def test_a_sigkill_at_every_point_and_a_resume(victims: Victims, points: list[str]) -> None:
+def test_b54_a_sigkill_at_every_point_and_a_resume(victims: Victims, points: list[str]) -> None:
     for point in many([p for p in points if not p.startswith("disk")] + points[::7], points):
         before_and_after(victims, point)
 

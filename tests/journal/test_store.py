@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,29 @@ class TestVerifyAndSalvage:
         assert not (made / "blobs").exists()
         assert (source / "journal.jsonl").read_bytes() == before
         store.open("saved").close()
+
+    @pytest.mark.parametrize(
+        "bad",
+        [lambda lines: b"\0" * 300 + b"\n", lambda lines: lines[3].replace(b"t", b"\xff", 1),
+         lambda lines: b'{"valid":"json"}\n', lambda lines: lines[2]],
+        ids=["nul", "no-utf-8", "another-shape", "the-line-before-again"],
+    )  # fmt: skip
+    def test_b51_one_bad_line_is_never_silent_and_never_costs_what_stands_before_it(
+        self, store: Store, bad: Callable[[list[bytes]], bytes]
+    ) -> None:
+        """It is refused and named, the file stays as it is, and the whole prefix goes on in a session of its own."""
+        source, _, _ = session_with_everything(store)
+        lines = lines_of(source)
+        damaged = b"".join([*lines[:3], bad(lines), *lines[4:]])
+        (source / "journal.jsonl").write_bytes(damaged)
+        with pytest.raises(JournalDamaged, match="line 3"):
+            store.open("src")
+        assert (source / "journal.jsonl").read_bytes() == damaged
+        made, last = store.salvage("src", "saved", time=3.0)
+        assert last == 2
+        with store.open("saved") as journal:
+            journal.append([clock(9)])
+        assert [event.type for event in read_journal(made)][:3] == [json.loads(line)["type"] for line in lines[:3]]
 
     def test_a_record_that_is_no_event_is_damage(self, store: Store) -> None:
         store.sessions.mkdir(parents=True)

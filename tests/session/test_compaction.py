@@ -193,7 +193,7 @@ def test_a_second_overflow_without_an_answer_between_ends_the_run() -> None:
     assert len(provider.summaries) <= 2
 
 
-def test_what_no_compaction_can_help_is_not_compacted_again_and_again() -> None:
+def test_b47_what_no_compaction_can_help_is_not_compacted_again_and_again() -> None:
     """The fixed part alone is over the threshold: nothing to gain until there is something to cut."""
     provider, journal = Provider(40, base=3_300), FakeJournal()
 

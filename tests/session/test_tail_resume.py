@@ -28,7 +28,7 @@ async def run(journal: FileJournal, steps: int) -> None:
     await session.close()
 
 
-def test_an_opening_reads_from_the_last_snapshot_and_a_copy_keeps_its_own_name(tmp_path: Path) -> None:
+def test_b52_an_opening_reads_from_the_last_snapshot_and_a_copy_keeps_its_own_name(tmp_path: Path) -> None:
     """What lies before a snapshot is on disk by then, so nothing before it has to be verified."""
     store = Store(tmp_path)
     go(run(store.create("one", time=0.0, workspace=str(tmp_path)), 40))
