@@ -9,7 +9,7 @@ demo: $(VENV)/base
 	$(BIN)/latchstep demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # Lines of shell against a real bash, until somebody has enough of it.
 fuzz: $(VENV)/dev

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,9 +64,10 @@ def as_nobody(home: Home, *arguments: str) -> Done:
 @pytest.mark.parametrize("mode", [0o000, 0o555])
 def test_a_folder_that_may_not_be_used_is_named(home: Home, mode: int) -> None:
     (home.state / "sessions").mkdir(parents=True)
-    for path in (home.folder, home.folder.parent, home.folder.parent.parent):
-        if path in (home.folder, home.folder.parent) or path.name.startswith("pytest-of-"):
-            path.chmod(path.stat().st_mode | 0o011)  # the tests' own folders, so that another user gets there at all
+    for path in (home.folder, *home.folder.parents):  # the tests' own folders, so that another user gets there at all
+        path.chmod(path.stat().st_mode | 0o011)
+        if path.name.startswith("pytest-of-") or path == Path(tempfile.gettempdir()):
+            break
     (home.state / "sessions").chmod(mode)
     try:
         with StrictChat([]) as server:
