@@ -345,16 +345,3 @@ def read_all(fd: int) -> bytes:
         pieces.append(piece)
         at += len(piece)
     return b"".join(pieces)
-
-
-def watch_ends(poll: select.poll, other: int) -> frozenset[int]:
-    """Watch the owner and the other one of guard and worker: an event on any of these means that it is gone."""
-    ends = {other, LIFE}
-    try:
-        os.fstat(OWNER)
-        ends.add(OWNER)
-    except OSError:
-        pass
-    for fd in ends:
-        poll.register(fd, select.POLLIN)
-    return frozenset(ends)
