@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from latchstep.errors import ToolError
 from .base import Output, Tool
 from .capture import Capture
 from .define import tool
-from .grep import MAX_CHARACTERS, MAX_FILE_BYTES, MAX_SECONDS, around
+from .grep import MAX_CHARACTERS, MAX_SECONDS, around
 from .ignore import alternatives
 from .regex import MAX_PATTERN
 from .spawner import Finished, Spawner
@@ -32,11 +33,10 @@ from .workspace import Workspace
 
 MAX_OUTPUT = 32 * 1024 * 1024
 """Bytes of ripgrep's answer that are read."""
+MAX_SAID = 4000
+"""Characters of its complaints that are read."""
 
-_RULES = (
-    "--no-config --hidden --no-require-git --no-ignore-global --no-ignore-exclude --no-ignore-dot "
-    f"--max-filesize {MAX_FILE_BYTES} --glob !.git"
-)
+_RULES = "--no-config --hidden --no-require-git --no-ignore-global --no-ignore-exclude --no-ignore-dot --glob '!.git'"
 """What is searched is what `grep.py` searches: hidden files too, without `.git` and what `.gitignore` leaves out."""
 
 
@@ -97,14 +97,18 @@ def ripgrep_tool(workspace: Workspace, spawner: Spawner, program: str) -> Tool:
                 place = workspace.locate(workspace.scan(path)[0] or ".")[1]
         except ToolError as error:
             raise missing(workspace, path, error) from None
-        words = ["--json", "-C", str(context), "-i" if ignore_case else "-s"]
+        words = ["--json"]  # each further option costs time, so none is given that changes nothing
+        words += ["-C", str(context)] if context else []
+        words += ["-i"] if ignore_case else []
         words += ["-U", "--multiline-dotall"] if multiline else []
         where = ["-e", pattern, "--", "./" if place == "." else f"./{place}"]
         search = _Search(spawner, top or str(workspace.root), program, limit)
-        ended = await search.run([*words, *where], _wanted(glob, place))
+        wanted = _wanted(glob, place)
+        ended = await search.run([*words, *where], wanted)
         if search.full:
-            ended = await search.run([*words, "--sort", "path", *where], _wanted(glob, place))
-        return _report(search, ended, context, top)
+            ended = await search.run([*words, "--sort", "path", *where], wanted)
+        said = await search.complaints([*words, *where], wanted) if ended is not None and ended.exit_status == 2 else ""
+        return _report(search, ended, said, context, top)
 
     return grep
 
@@ -131,12 +135,7 @@ class _Search:
                 self.full = True
                 task.cancel()
 
-        rules = f"printf '%s\\n' {shlex.join(wanted)} | " if wanted else ""
-        ignore = "--ignore-file /dev/stdin " if wanted else ""
-        command = (
-            f"exec 3>&1; said=$({rules}{shlex.quote(self.program)} {ignore}{_RULES} {shlex.join(words)} 2>&1 >&3); "
-            "status=$?; printf '%.4000s' \"$said\"; exit $status"
-        )
+        command = self._command(words, wanted, "2>/dev/null")
         run = self.spawner.run(command, cwd=self.root, timeout=MAX_SECONDS, capture=Capture(), on_output=more)
         task = asyncio.ensure_future(run)
         try:
@@ -150,6 +149,18 @@ class _Search:
             await asyncio.wait([task])
             return None
 
+    def _command(self, words: list[str], wanted: list[str], ends: str) -> str:
+        program = f"{shlex.quote(self.program)} {_RULES}"
+        if not wanted:
+            return f"exec {program} {shlex.join(words)} {ends}"
+        return f"printf '%s\\n' {shlex.join(wanted)} | {program} --ignore-file /dev/stdin {shlex.join(words)} {ends}"
+
+    async def complaints(self, words: list[str], wanted: list[str]) -> str:
+        """What it says of what went wrong. Asked for apart: its rows and its complaints could cut into each other."""
+        command = self._command(words, wanted, "2>&1 >/dev/null")
+        ended = await self.spawner.run(command, cwd=self.root, timeout=MAX_SECONDS)
+        return clean_output(ended.head)[:MAX_SAID]
+
 
 def _wanted(glob: str | None, place: str) -> list[str]:
     """A glob as ignore rules, which yield to `.gitignore` where ripgrep's own `--glob` would not."""
@@ -162,8 +173,8 @@ def _wanted(glob: str | None, place: str) -> list[str]:
     return rules
 
 
-def _report(search: _Search, ended: Finished | None, context: int, top: str) -> Output:
-    rows, said = _read(search)
+def _report(search: _Search, ended: Finished | None, said: str, context: int, top: str) -> Output:
+    rows = _read(search)
     notes: list[str] = []
     if ended is not None and ended.exit_status not in (0, 1) and not rows:
         if ended.timed_out:
@@ -183,17 +194,14 @@ def _report(search: _Search, ended: Finished | None, context: int, top: str) -> 
     return Output(text, {"matches": matches, "files": files})
 
 
-def _read(search: _Search) -> tuple[list[_Row], str]:
-    """The rows that could be read, in the order of paths; what else it said."""
-    rows, said = [], []
+def _read(search: _Search) -> list[_Row]:
+    """The rows, in the order of paths."""
+    rows = []
     for line in bytes(search.data).split(b"\n"):
-        try:
+        with suppress(msgspec.DecodeError):  # its summary, and the end of what was stopped
             rows.append(_ROWS.decode(line))
-        except msgspec.DecodeError:
-            if line and not line.startswith(b"{"):
-                said.append(clean_output(line))
     rows.sort(key=lambda row: str(row.data.path))  # stable: within a file they come in order
-    return [row for row in rows if row.type in ("match", "context")], "\n".join(said)
+    return [row for row in rows if row.type in ("match", "context")]
 
 
 def _show(rows: list[_Row], limit: int, context: int, before: str) -> tuple[list[str], int, int]:
