@@ -149,6 +149,9 @@ TESTS = {
 NONE = "no fault at all"
 LIMIT = "nothing but the time limit"
 
+HANG = 120
+"""Seconds after which one test counts as hanging: a fault that makes it hang is noticed by it."""
+
 
 def mutate(name: str, package: Path) -> None:
     """Put the fault into a copy of the package. Raises LookupError if its place is gone."""
@@ -170,14 +173,18 @@ def noticed(name: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
         command += ["--basetemp", f"{folder}/tests"]
+        command += ["-o", f"faulthandler_timeout={HANG}", "-o", "faulthandler_exit_on_timeout=true"]
         command += TESTS[MUTANTS[name][0].partition("/")[0]] if name != NONE else ["tests/journal", *TESTS["core"]]
         try:
             done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=600, check=False)
         except subprocess.TimeoutExpired:
             return LIMIT
     said = done.stdout.decode()
+    end = done.stderr.decode() + said
+    if "Timeout (" in end and (hung := re.search(r"tests/(\S+)\", line \d+ in (test_\w+)", end)):
+        return f"tests/{hung[1]}::{hung[2]} hangs"
     if done.returncode not in {0, 1} or "ERROR collecting" in said:
-        raise RuntimeError(said + done.stderr.decode())
+        raise RuntimeError(end)
     found = re.search(r"^(?:FAILED|ERROR) (tests\S+)", said, re.MULTILINE)
     return found[1] if found else ""
 

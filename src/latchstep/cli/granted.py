@@ -79,7 +79,7 @@ def keep(state: Path, root: Path, rule: Rule) -> None:
     """Grant a rule. It is on disk when this returns."""
     with _locked(state, root) as grants:
         if all(grant.rule != str(rule) for grant in grants):
-            _replace(path_of(state, root), _File(str(root), (*grants, Grant(str(rule), person(), time.time()))))
+            replace_whole(path_of(state, root), _File(str(root), (*grants, Grant(str(rule), person(), time.time()))))
 
 
 def revoke(state: Path, root: Path, rule: str) -> None:
@@ -88,7 +88,7 @@ def revoke(state: Path, root: Path, rule: str) -> None:
         left = tuple(grant for grant in grants if grant.rule != rule)
         if left == grants:
             raise DefinitionError(f"{rule!r} is not granted in {root}")
-        _replace(path_of(state, root), _File(str(root), left))
+        replace_whole(path_of(state, root), _File(str(root), left))
 
 
 @contextmanager
@@ -105,7 +105,8 @@ def _locked(state: Path, root: Path) -> Iterator[tuple[Grant, ...]]:
         os.close(handle)
 
 
-def _replace(path: Path, content: _File) -> None:
+def replace_whole(path: Path, content: object) -> None:
+    """Put JSON in place of the file, whole and `0600`. Its bytes are on disk when this returns."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -30,7 +30,7 @@ from latchstep.policy.trust import (
 from latchstep.tool.workspace import Workspace, is_missing
 
 from .asking import can_ask
-from .granted import person
+from .granted import person, replace_whole
 from .running import Setup, folder, here, state_root
 from .screen import Screen, gutter
 
@@ -109,15 +109,8 @@ def _known(state: Path) -> list[Trust]:
 
 def _keep(state: Path, known: list[Trust]) -> None:
     """Replace the file whole, 0600."""
-    path = state / FILE
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{FILE}.{os.getpid()}")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(known)))
-        file.flush()
-        os.fsync(fd)
-    os.replace(part, path)
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_whole(state / FILE, known)
 
 
 def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:

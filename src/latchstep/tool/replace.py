@@ -20,7 +20,7 @@ from .change import reader_marks, reader_notice
 from .diff import nearest, unified
 from .encoding import Decoded, Span, splice, to_lf
 from .text import cut
-from .tolerant import nearly
+from .tolerant import LOOKALIKES, nearly
 
 MAX_OLD = 1_000_000
 """Characters of `old` and of `new`."""
@@ -31,7 +31,7 @@ MAX_COMPARED = 2_000_000
 MAX_HINT = 4000
 """Characters of what is shown when nothing matches."""
 
-_LOOKALIKES = str.maketrans("‘’‚“”„–—−\u00a0\u2009\u202f", "'''\"\"\"---   ")
+_LOOKALIKES = {**LOOKALIKES, **str.maketrans("–—−", "---")}
 
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

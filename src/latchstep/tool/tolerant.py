@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from .encoding import Span, common
 
-_LOOKALIKES = str.maketrans("‘’‚‛“”„‟\u00a0\u2007\u2009\u202f", "''''\"\"\"\"    ")
+LOOKALIKES = str.maketrans("‘’‚‛“”„‟\u00a0\u2007\u2009\u202f", "''''\"\"\"\"    ")
 """Each stands for one character, so that places are the same before and after."""
 
 _WIDTHS = (2, 3, 4, 8)
@@ -23,7 +23,7 @@ def nearly(text: str, old: str, new: str) -> tuple[Span, str] | None:
 
 
 def _lookalike(text: str, old: str, new: str) -> tuple[Span, str] | None:
-    plain, sought = text.translate(_LOOKALIKES), old.translate(_LOOKALIKES)
+    plain, sought = text.translate(LOOKALIKES), old.translate(LOOKALIKES)
     start = plain.find(sought)
     if start < 0 or plain.find(sought, start + 1) >= 0:
         return None
