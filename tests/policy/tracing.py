@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,23 +64,33 @@ class Tracer:
         assert not UNSAFE.search(line)
         self.count += 1
         log = self.logs / str(self.count)
-        subprocess.run(
-            ["/bin/bash", "-c", line],
-            cwd=self.ground,
-            env={**self.env, "TRACE": str(log)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # its end is the end of what the line left in the background, too
-            stderr=subprocess.STDOUT,
-            timeout=20,
-            check=False,
-            start_new_session=True,
-            **({"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}),
-        )
+        ground = self.ground / str(self.count)  # its own, so that nothing of one line is taken for another's
+        ground.mkdir()
+        ground.chmod(0o777)
+        alive, held = os.pipe()  # held by all that the line starts, whatever becomes of their output
+        try:
+            subprocess.run(
+                ["/bin/bash", "-c", line],
+                cwd=ground,
+                env={**self.env, "TRACE": str(log)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=20,
+                check=False,
+                start_new_session=True,
+                pass_fds=(held,),
+                **({"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}),
+            )
+        finally:
+            os.close(held)
+            ended, _, _ = select.select([alive], [], [], 20)
+            os.close(alive)
+        assert ended, f"something of this line runs on: {line}"
         text = log.read_text(errors="surrogateescape") if log.exists() else ""
         rows = [row.split("\0")[:-1] for row in text.split(f"{END}\0")[:-1]]
-        made = {path.name for path in self.ground.iterdir()}
-        for path in self.ground.iterdir():
-            path.unlink()
+        made = {path.name for path in ground.iterdir()}
+        shutil.rmtree(ground)
         log.unlink(missing_ok=True)
         return rows, made
 
