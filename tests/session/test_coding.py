@@ -70,21 +70,24 @@ def test_a_job_outlives_its_run_and_ends_when_one_is_stopped_or_the_session_clos
             assert isinstance(block, ToolResult)
             return block.text
 
-        await session.run("go")
-        (first,) = await until(lambda: pids_in(tmp_path / "a"))
-        run = session.stream("go on").start()
-        await until(lambda: session.state.run is not None and session.state.run.tool_calls == 2)
-        assert "running for" in last(), "it goes on in the next run"
-        assert alive(first)
-        run.cancel()
-        assert (await run).status == "cancelled"
-        assert not alive(first)
-        await session.run("what became of it?")
-        assert "ended by signal SIGTERM" in last()
-        await session.run("another")
-        (second,) = await until(lambda: pids_in(tmp_path / "b"))
-        assert alive(second)
-        await session.close()
-        assert not alive(second)
+        try:
+            await session.run("go")
+            (first,) = await until(lambda: pids_in(tmp_path / "a"))
+            run = session.stream("go on").start()
+            await until(lambda: session.state.run is not None and session.state.run.tool_calls == 2)
+            assert "running for" in last(), "it goes on in the next run"
+            assert alive(first)
+            run.cancel()
+            assert (await run).status == "cancelled"
+            assert not alive(first)
+            await session.run("what became of it?")
+            assert "ended by signal SIGTERM" in last()
+            await session.run("another")
+            (second,) = await until(lambda: pids_in(tmp_path / "b"))
+            assert alive(second)
+            await session.close()
+            assert not alive(second)
+        finally:
+            await session.close()
 
     asyncio.run(main())

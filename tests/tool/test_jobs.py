@@ -17,7 +17,7 @@ from latchstep.tool.base import Context, Output
 from latchstep.tool.jobs import MAX_JOBS, MAX_KEPT, Jobs
 from latchstep.tool.preset import session_tools
 from latchstep.tool.show import OUTPUT_LIMIT
-from latchstep.tool.spawner import Spawner
+from latchstep.tool.spawner import Finished, Spawner
 from tests.cli.cli_kit import alive, pids_in
 
 Call = Callable[..., Awaitable[str]]
@@ -208,6 +208,32 @@ def test_a_call_cancelled_while_it_starts_a_job_ends_that_job_and_no_other(tmp_p
         assert alive(first)
 
     with_jobs(tmp_path, work)
+
+
+def test_what_kills_everything_waits_until_the_jobs_know_it(tmp_path: Path) -> None:
+    class Late(Spawner):
+        """Hears of a command's end long after it."""
+
+        async def run(self, command: str, **more: Any) -> Finished:
+            finished = await super().run(command, **more)
+            for _ in range(200):
+                await asyncio.sleep(0)
+            return finished
+
+    async def main() -> None:
+        jobs = Jobs(spawner := Late())
+        try:
+            await jobs.start("exec sleep 300", tmp_path, 60.0, Context(call_id="c"))
+            await jobs.kill_all()
+            (_, job_stop) = jobs.tools()
+            said = await job_stop(job="job-1", context=Context(call_id="d"))
+            assert isinstance(said, Output)
+            assert "ended by signal SIGTERM" in str(said.content)
+        finally:
+            await jobs.close()
+            await spawner.close(grace=0.1)
+
+    asyncio.run(main())
 
 
 def test_what_is_started_with_an_ampersand_is_told_of_jobs(tmp_path: Path) -> None:

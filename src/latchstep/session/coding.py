@@ -126,7 +126,7 @@ def coding_kit(
         setup=setup or {},
         masker=masker,
         on_open=seen.know,
-        on_stop=spawner.kill_all,
+        on_stop=jobs.kill_all,
         on_close=on_close,
         snapshot=shadow.take if shadow is not None else None,
     )

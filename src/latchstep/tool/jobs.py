@@ -25,6 +25,7 @@ from .bash import Progress, left_behind, status_of
 from .capture import Capture
 from .define import tool
 from .explain import explain
+from .link import PATIENCE
 from .show import OUTPUT_LIMIT, show_pieces
 from .spawner import Finished, Spawner
 from .text import clean_output
@@ -137,6 +138,12 @@ class Jobs:
         finally:
             job.capture.flush()
             job.capture.close()
+
+    async def kill_all(self) -> None:
+        """End them all, and whatever else the spawner runs; return when they are dead and their ends are known."""
+        await self.spawner.kill_all()
+        if tasks := [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]:
+            await asyncio.wait(tasks, timeout=PATIENCE)
 
     async def close(self) -> None:
         """End them all; return when they are dead."""
