@@ -6,7 +6,7 @@ import asyncio
 import json
 import platform
 
-from . import long, loop, opening, process, sandbox, snapshot, terminal, wires
+from . import long, loop, opening, process, sandbox, search, snapshot, terminal, wires
 
 
 async def in_process() -> dict[str, object]:
@@ -17,6 +17,7 @@ async def in_process() -> dict[str, object]:
         "wires": await wires.wires(),
         "concurrent": await loop.concurrent(),
         "sandbox": await sandbox.sandbox(),
+        "search": await search.search(),
     }
 
 
