@@ -287,6 +287,15 @@ def test_a_call_begun_twice_is_one() -> None:
     assert len(decode([begun, start, delta, stop, other, delta, *end]).blocks) == 2
 
 
+def test_labels_that_are_text() -> None:
+    """Two blocks that overlap: without their labels, the second would get the arguments of the first."""
+    starts = [{"type": "content_block_start", "index": str(at), "content_block": use(f"c{at}")} for at in (0, 1)]
+    delta = {"type": "input_json_delta", "partial_json": '{"t": 1}'}
+    piece = {"type": "content_block_delta", "index": "0", "delta": delta}
+    blocks = decode([started(), *starts, piece, *ended("tool_use")]).blocks
+    assert blocks == (ToolCall("c0", "echo", {"t": 1}), ToolCall("c1", "echo", {}))
+
+
 @pytest.mark.parametrize(
     "pieces",
     [['{"t": 1}'], [{"t": 1}], ["{}", '{"t": 1}'], ['{"t', '{"t": 1}'], ['"{\\"t\\": 1}"'], ['{"t":1}', '{"t": 1}']],

@@ -15,7 +15,7 @@ from latchstep.core.assemble import MAX_ANSWER, MAX_CALLS, resolve_name
 from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import Block, Provider, StopReason, Text, Thinking, ToolCall, Usage, clean, clean_json
 from latchstep.errors import ModelError
-from latchstep.model.chat_answer import STOP_REASONS, argument_piece
+from latchstep.model.chat_answer import STOP_REASONS, argument_piece, label_of
 from latchstep.model.failure import body_failure
 from latchstep.model.sse import load_values
 
@@ -126,13 +126,13 @@ class Decoder:
         if event.get("error") or kind == "error":
             raise body_failure(event)
         if kind == "content_block_delta":
-            block = self._at.get(_index(event))
+            block = self._at.get(label_of(event.get("index")))
             if block is None:
                 raise ModelError("protocol", "the server sent a piece of a block that it never began")
             if isinstance(delta := event.get("delta"), dict):
                 self._delta(block, delta, chunks)
         elif kind == "content_block_start":
-            self._begin(_index(event), event.get("content_block"), chunks)
+            self._begin(label_of(event.get("index")), event.get("content_block"), chunks)
         elif kind == "message_start":
             self._start(event.get("message"), chunks)
         elif kind == "message":  # an answer that was not streamed
@@ -289,11 +289,6 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise ModelError("protocol", f"the server sent a block that is not plain JSON: {error}") from None
     return cleaned
-
-
-def _index(event: dict[str, Any]) -> int | None:
-    index = event.get("index")
-    return index if isinstance(index, int) else None
 
 
 def field_text(data: dict[str, Any], key: str) -> str:

@@ -199,7 +199,7 @@ class Decoder:
 
     def _call(self, call: dict[str, Any], function: Any, whole: bool, place: int, chunks: list[Chunk]) -> None:
         function = function if isinstance(function, dict) else call
-        id, name, label = call.get("id"), function.get("name"), _label(call.get("index"))
+        id, name, label = call.get("id"), function.get("name"), label_of(call.get("index"))
         id = id if isinstance(id, str) else str(id) if isinstance(id, int) else ""
         name = name if isinstance(name, str) else ""
         piece = argument_piece(function.get("arguments"))
@@ -266,15 +266,18 @@ class Decoder:
 
 def _is_failure(event: dict[str, Any]) -> bool:
     """An error without an envelope: FastAPI's `detail`, or a bare message with a code."""
-    bare = isinstance(event.get("message"), str) and ("code" in event or "error" in str(event.get("type")))
+    bare = isinstance(event.get("message") or event.get("msg"), str) and (
+        "code" in event or "error" in str(event.get("type"))
+    )
     return bare or bool(event.get("detail"))
 
 
-def _label(index: Any) -> int | None:
+def label_of(index: Any) -> int | None:
     """An index, which some servers send as a text or as a fraction."""
     if isinstance(index, str) and index.isascii() and index.isdecimal():
         return int(index[:9])
-    return int(index) if isinstance(index, int | float) and abs(index) < _MAX_COUNT else None
+    plain = isinstance(index, int | float) and not isinstance(index, bool)
+    return int(index) if plain and abs(index) < _MAX_COUNT else None
 
 
 def argument_piece(arguments: Any) -> str:

@@ -19,7 +19,7 @@ from latchstep.core.message import ToolCall, Usage
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Answer, Deadlines, stream_post
 from latchstep.model.base import Request, with_final_tool
-from latchstep.model.failure import http_failure
+from latchstep.model.failure import http_failure, no_answer
 from latchstep.model.history import legal_name
 from latchstep.model.sse import MAX_EVENT, SSEParser
 
@@ -181,6 +181,8 @@ async def _next(events: Events, decoder: Decoder, patience: float) -> tuple[list
         read = await events.read(None if patience == math.inf else patience)
         for event, data in read or ():
             chunks += decoder.feed(event, data)
+            if not (event or chunks or decoder.finished):
+                raise no_answer(data)  # it was all
         if chunks:
             events.progress()
         if read is not None:
