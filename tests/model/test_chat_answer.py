@@ -337,6 +337,8 @@ def test_what_the_deltas_said_is_not_said_again_by_the_last_chunk() -> None:
     for last in ({"message": again}, {"delta": {}, "message": again}, {"delta": None, "message": again}):
         found = completed([*deltas, {"choices": [{"index": 0, "finish_reason": "tool_calls", **last}]}])
         assert found.blocks == (Text("a"), ToolCall("c1", "count", {}))
+        late = completed([deltas[0], {"choices": [{"index": 0, "finish_reason": "tool_calls", **last}]}])
+        assert late.blocks == found.blocks
 
 
 @pytest.mark.parametrize("label", [str, float], ids=["text", "fraction"])

@@ -58,7 +58,7 @@ class Decoder:
         self.usage = Usage()
         self._cost: float | None = None
         self._id = self._model = ""
-        self._refused = False
+        self._refused = self._called = False
         self._thinking: dict[str, dict[str, Any]] = {}  # opaque by field, completed at the end
         self._details: list[tuple[dict[str, Any], dict[str, list[str]]]] = []  # (fields, pieces of the growing ones)
         self._held: dict[DeltaKind, str] = {}
@@ -136,8 +136,10 @@ class Decoder:
         delta, whole = choice.get("delta"), False
         if choice.get("error"):
             raise body_failure(choice)
-        if not delta and self._assembler.empty:  # else it is what the deltas said, once more
-            delta, whole = choice.get("message"), True
+        if not delta and isinstance(message := choice.get("message"), dict):
+            if not self._assembler.empty:  # what the deltas said, once more; calls where they said none
+                message = {} if self._called else {"tool_calls": message.get("tool_calls")}
+            delta, whole = message, True
         if isinstance(delta, dict):
             self._delta(delta, whole, chunks)
         if "usage" in choice:  # Moonshot
@@ -206,6 +208,7 @@ class Decoder:
         alone = whole or (place > 0 and bool(name) and not id and label is None)
         opened = self._assembler.call(piece, id=id, index=label, name=name, new=alone)
         if opened is not None:
+            self._called = True
             if riders := _cleaned({key: call[key] for key in RIDERS if call.get(key)}):
                 self._assembler.count(len(str(riders)))
                 opened.opaque = {**(opened.opaque or {}), **riders}
