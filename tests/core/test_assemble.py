@@ -162,6 +162,26 @@ def calls(fragments: Sequence[Fragment], known: Sequence[str] = ()) -> list[tupl
             ["echo"],
             [("x1", "echo", {"text": "x"})],
         ),
+        # all that came so far, each time; the whole once more at the end
+        (
+            [
+                {"id": "c", "index": 0, "name": "echo", "piece": piece}
+                for piece in ("", '{"te', '{"text":"x', '{"text":"x"}')
+            ],
+            ["echo"],
+            [("c", "echo", {"text": "x"})],
+        ),
+        (
+            [{"id": "c", "name": "echo", "piece": piece} for piece in ('{"text":', '"x"}', '{"text": "x"}')],
+            ["echo"],
+            [("c", "echo", {"text": "x"})],
+        ),
+        # nothing yet, as an object
+        (
+            [{"id": "c", "index": 0, "name": "echo", "piece": "{}"}, {"index": 0, "piece": '{"text":"x"}'}],
+            ["echo"],
+            [("c", "echo", {"text": "x"})],
+        ),
         # names with blanks around; names unknown
         ([{"id": "c", "name": "echo ", "piece": "{}"}], ["echo"], [("c", "echo", {})]),
         ([{"id": "c", "name": "nope", "piece": "{}"}], ["echo"], [("c", "nope", {})]),
@@ -170,6 +190,13 @@ def calls(fragments: Sequence[Fragment], known: Sequence[str] = ()) -> list[tupl
 )
 def test_fragments_become_calls(fragments: Any, known: Any, expected: Any) -> None:
     assert calls(fragments, known) == expected
+
+
+def test_a_text_that_holds_its_own_beginning_is_no_repetition() -> None:
+    pieces = ['{"text":"', '{\\"text\\":\\"', '"}']
+    assert calls([{"id": "c", "name": "echo", "piece": piece} for piece in pieces], ["echo"]) == [
+        ("c", "echo", {"text": '{"text":"'})
+    ]
 
 
 def test_arguments_never_move_to_a_call_without_any() -> None:
@@ -221,6 +248,9 @@ def test_no_arguments_in_a_cut_answer_are_missing(text: str) -> None:
         ('{"text":"\\ud83e\\udd80 \\ud83e"}', {"text": "🦀 �"}),
         ('{"text":"a\\u0000b"}', {"text": "a␀b"}),
         ('{"n":18446744073709551615}', {"n": 2**64 - 1}),
+        ('{} {"text":"x"}', {"text": "x"}),
+        ("{}{}", {}),
+        ('{"text":"x"}{"text": "x"}', {"text": "x"}),
     ],
 )
 def test_arguments_read_in_one_way(text: str, expected: Any) -> None:
@@ -231,6 +261,9 @@ def test_arguments_read_in_one_way(text: str, expected: Any) -> None:
     ("text", "reason"),
     [
         ('{"text":"x"}{"text":"y"}', "more than one"),
+        ('{"text":"x"}{}', "more than one"),
+        ('{"n":1}{"n":true}', "more than one"),
+        ('{}{"text":"x"}{"text":"y"}', "more than one"),
         ('{"text":"x"} , {"text":"y"}', "more than one"),
         ('{"text":"x"}\nand {"text":"y"}', "more than one"),
         ('{"text":"x"}[1]', "more than one"),

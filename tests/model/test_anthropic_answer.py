@@ -172,6 +172,10 @@ def test_what_is_not_understood_is_not_sent_back() -> None:
         ("pause_turn", "paused"),
         ("compaction", "paused"),
         ("refusal", "refused"),
+        ("length", "length"),
+        ("content_filter", "filtered"),
+        ("guardrail_intervened", "filtered"),
+        ("SAFETY", "filtered"),
         ("new_reason", "stop"),
         (None, "stop"),
     ],
@@ -262,6 +266,48 @@ def test_b39_the_last_value_of_each_field_counts() -> None:
     details = {"output_tokens_details": {"thinking_tokens": 4}, "cache_read_input_tokens": 7, "input_tokens": None}
     events = [*streamed(text("a"))[:-2], *ended("end_turn", **details)]  # type: ignore[arg-type]
     assert decode(events).usage == Usage(input=3 + 7, output=5, cache_read=7, reasoning=4)
+
+
+@pytest.mark.parametrize("nothing", [{"input_tokens": 0}, {"input_tokens": 0, "cache_read_input_tokens": 0}])
+def test_a_count_of_nothing_at_the_end_is_none(nothing: dict[str, int]) -> None:
+    begun, *rest = streamed(text("a"))
+    begun["message"]["usage"] = {"input_tokens": 90, "cache_read_input_tokens": 7, "output_tokens": 1}
+    assert decode([begun, *rest[:-2], *ended("end_turn", **nothing)]).usage == Usage(97, 5, 7)
+    cached = {"input_tokens": 0, "cache_read_input_tokens": 99}
+    assert decode([begun, *rest[:-2], *ended("end_turn", **cached)]).usage == Usage(99, 5, 99)
+    late = {"type": "message_stop", "usage": {"output_tokens": 8}}
+    assert decode([begun, *rest[:-1], late]).usage == Usage(97, 8, 7)
+
+
+def test_a_call_begun_twice_is_one() -> None:
+    begun, start, delta, stop, *end = streamed(use("c", "echo", {"t": 1}), stop="tool_use")
+    for script in ([begun, start, start, delta, stop, *end], [begun, start, delta, stop, start, stop, *end]):
+        assert decode(script).blocks == (ToolCall("c", "echo", {"t": 1}),)
+    other = {**start, "index": 1}
+    assert len(decode([begun, start, delta, stop, other, delta, *end]).blocks) == 2
+
+
+def test_labels_that_are_text() -> None:
+    """Two blocks that overlap: without their labels, the second would get the arguments of the first."""
+    starts = [{"type": "content_block_start", "index": str(at), "content_block": use(f"c{at}")} for at in (0, 1)]
+    delta = {"type": "input_json_delta", "partial_json": '{"t": 1}'}
+    piece = {"type": "content_block_delta", "index": "0", "delta": delta}
+    blocks = decode([started(), *starts, piece, *ended("tool_use")]).blocks
+    assert blocks == (ToolCall("c0", "echo", {"t": 1}), ToolCall("c1", "echo", {}))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [['{"t": 1}'], [{"t": 1}], ["{}", '{"t": 1}'], ['{"t', '{"t": 1}'], ['"{\\"t\\": 1}"'], ['{"t":1}', '{"t": 1}']],
+    ids=["plain", "object", "nothing first", "all so far", "text in text", "once more"],
+)
+def test_forms_of_arguments(pieces: list[Any]) -> None:
+    begun, start, *_ = streamed(use("c"))
+    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+    events = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
+    assert decode([begun, start, *events, *ended("tool_use")]).blocks == (ToolCall("c", "echo", {"t": 1}),)
+    given = {**start, "content_block": use("c", "echo", '{"t": 1}')}
+    assert decode([begun, given, *ended("tool_use")]).blocks == (ToolCall("c", "echo", {"t": 1}),)
 
 
 def test_message_start_said_twice_and_in_the_middle() -> None:

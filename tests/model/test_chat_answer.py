@@ -280,6 +280,8 @@ def test_usage_dialects() -> None:
         [event({"content": "x"}, "stop", usage={"prompt_tokens": 1}), {"usage": {"prompt_tokens": 2}}, {"usage": None}]
     )
     assert last.usage == Usage(2)
+    nothing = {"prompt_tokens": 0, "completion_tokens": 0}
+    assert completed([event({"content": "x"}, usage=full), event(None, "stop", usage=nothing)]).usage.input == 9
 
 
 def test_a_whole_answer_and_the_legacy_form() -> None:
@@ -326,6 +328,39 @@ def test_odd_events_are_survived() -> None:
     assert completed([*odd, event(None, "stop")]).blocks == (Text("🦀!"),)
     assert failure(["<html>"]).kind == "protocol"
     assert failure(["[" * 100_000]).kind == "protocol"
+
+
+def test_what_the_deltas_said_is_not_said_again_by_the_last_chunk() -> None:
+    made = {"id": "c1", "type": "function", "function": {"name": "count", "arguments": "{}"}}
+    deltas = [event({"content": "a"}), event({"tool_calls": [{"index": 0, **made}]})]
+    again = {"role": "assistant", "content": "a", "tool_calls": [made]}
+    for last in ({"message": again}, {"delta": {}, "message": again}, {"delta": None, "message": again}):
+        found = completed([*deltas, {"choices": [{"index": 0, "finish_reason": "tool_calls", **last}]}])
+        assert found.blocks == (Text("a"), ToolCall("c1", "count", {}))
+        late = completed([deltas[0], {"choices": [{"index": 0, "finish_reason": "tool_calls", **last}]}])
+        assert late.blocks == found.blocks
+
+
+@pytest.mark.parametrize("label", [str, float], ids=["text", "fraction"])
+def test_labels_of_another_type(label: Any) -> None:
+    """Two calls that overlap: without their labels, the second would get the arguments of both."""
+    begun = [{"index": label(at), "id": f"c{at}", "function": {"name": "read", "arguments": ""}} for at in (0, 1)]
+    more = [{"index": label(at), "function": {"arguments": json.dumps({"path": str(at)})}} for at in (0, 1)]
+    events = [event({"tool_calls": [one]}) for one in (*begun, *more)]
+    assert calls([*events, event(None, "tool_calls")]) == [("c0", "read", {"path": "0"}), ("c1", "read", {"path": "1"})]
+
+
+def test_a_call_without_its_wrapper() -> None:
+    bare = {"index": 0, "id": "c", "name": "echo", "arguments": '{"text":"x"}'}
+    assert calls([event({"tool_calls": [bare]}), event(None, "stop")]) == [("c", "echo", {"text": "x"})]
+
+
+def test_an_error_within_the_choice() -> None:
+    error = {"error": {"code": 429, "message": "slow down"}}
+    found = failure(
+        [event({"content": "a"}), {"choices": [{"index": 0, "delta": {}, "finish_reason": "error", **error}]}]
+    )
+    assert (found.kind, found.message) == ("rate_limited", "slow down")
 
 
 def test_deltas_name_their_call() -> None:

@@ -90,6 +90,12 @@ LINES: dict[str, tuple[Any, str, list[str]]] = {
     "broken while refusing": (
         ["#STATUS 403 content-encoding=gzip", "not compressed"], "permission", ["URL gave no reason (status 403)"]),
     "deep refusal": (["#STATUS 400", DEEP], "bad_request", ["[[[["]),
+    "refused without words": (
+        ["#STATUS 400", {"oops": 1}], "bad_request", ['URL gave no reason (status 400): {"oops":1}']),
+    "refused with a success": ('{"code": 401, "msg": "token\\n expired", "success": false}', "auth", ["token expired"]),
+    "accepted and not answered": (
+        ["#STATUS 202", {"status": "queued"}], "protocol", ['answered, but with no answer: {"status": "queued"}']),
+    "success without a body": (["#STATUS 204", ""], "protocol", ["closed the stream without an answer"]),
     "empty": (b"", "protocol", ["closed the stream without an answer"]),
     "not a stream": ("hello world\n\n", "protocol", ["closed the stream without an answer"]),
     "not compressed": (

@@ -21,6 +21,7 @@ from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import Message, Text, ToolCall, ToolResult, user
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Deadlines
+from latchstep.model import wire
 from latchstep.model.base import Model, Request, ToolSpec
 from latchstep.model.failure import retry_after
 from latchstep.model.openai_chat import build
@@ -135,6 +136,28 @@ async def post_raw(messages: list[Any]) -> int:
             return got.status
 
 
+@pytest.mark.parametrize("field", ["extra_content", "provider_specific_fields"])
+def test_what_rides_along_with_a_call_goes_back_with_it(field: str) -> None:
+    """Gemini behind this API refuses a conversation whose calls have lost their thought signature."""
+    first, end, over = call_answer(("c1", "echo", "{}"), ("c2", "count", "{}"))
+    signed = {field: {"google": {"thought_signature": "SIG"}}}
+    first["choices"][0]["delta"]["tool_calls"][0].update(signed)
+    with StrictChat([[first, end, over], text_answer("hello"), text_answer("hello")]) as server:
+        model = build("m", server.url, KEY)
+
+        async def three() -> None:
+            blocks = (await collect(model))[-1].blocks  # type: ignore[union-attr]
+            results = [Message("tool", (ToolResult(call.id, call.name, "x"),)) for call in blocks]  # type: ignore[union-attr]
+            for origin in (model.name, "openai-chat:other"):
+                await collect(model, ask((user("hi"), Message("assistant", blocks, origin=origin), *results)))
+
+        run(three())
+        own, others = (request["messages"][1]["tool_calls"] for request in server.requests[1:])
+        assert [call.get(field) for call in own] == [signed[field], None]
+        assert [call.get(field) for call in others] == [None, None]
+        assert server.refused == []
+
+
 def test_names_that_the_wire_cannot_carry_come_back_as_they_are() -> None:
     with StrictChat(strict=False) as server:
         model = build("m", server.url)
@@ -220,6 +243,25 @@ def test_a_connection_that_never_stands() -> None:
         finally:
             for filler in fillers:
                 filler.close()
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_pings_after_a_whole_answer_are_not_waited_for(over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them comes within the wait for what is welcome, and only the deadline of an answer would end it."""
+    monkeypatch.setattr(wire, "LINGER", 0.2)
+    script = text_answer("hello")
+    with StrictChat([[*(script if over else script[:2]), "#PINGS 0.02"]]) as server:
+        model = build("m", server.url, deadlines=Deadlines(connect=5, first=5, between=0))
+        assert run(asyncio.wait_for(collect(model), 10))[-1].blocks == HELLO
+
+
+@pytest.mark.parametrize("status", [201, 206])
+def test_any_success_is_one(status: int) -> None:
+    body = "".join(
+        f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n" for event in text_answer("hello")
+    )
+    assert answer([f"#STATUS {status} content-type=text/event-stream", body]).blocks == HELLO
+    assert answer([f"#STATUS {status}"]).kind == "protocol"
 
 
 def test_the_callers_own_time_does_not_count() -> None:

@@ -242,6 +242,37 @@ def test_items_that_never_came_whole_are_made_of_their_pieces() -> None:
     assert calls([*nothing[:-1], at_once, nothing[-1]])[0] == ("a", "echo", {"text": 2})
 
 
+def test_arguments_that_were_streamed_count_where_the_item_has_none() -> None:
+    bare, shown = call("c", "echo", ""), call("c", "echo", "{}")
+    head = {"output_index": 0, "item_id": bare["id"]}
+    begun = {"type": "response.output_item.added", "output_index": 0, "item": bare}
+    delta = {"type": "response.function_call_arguments.delta", "delta": '{"text":"x"}', **head}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": bare}
+    for output in ([], [bare]):
+        end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+        assert calls([begun, delta, done, end]) == [("c", "echo", {"text": "x"})]
+        assert calls([begun, delta, end]) == [("c", "echo", {"text": "x"})]
+    end["response"]["output"] = [shown]
+    assert calls([begun, delta, end]) == [("c", "echo", {})]
+
+
+def test_an_item_that_comes_twice_is_one() -> None:
+    made = call("c", "echo")
+    done = [{"type": "response.output_item.done", "output_index": at, "item": made} for at in (0, 1)]
+    for events, output in ((done, []), ([], [made, made]), ([], [made, {**made, "id": "fc_2", "call_id": "c"}])):
+        end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+        expected = 2 if output and output[0] != output[-1] else 1
+        assert calls([*events, end]) == [("c", "echo", {})] * expected
+
+
+def test_text_without_an_item_is_the_answer() -> None:
+    delta = {"type": "response.output_text.delta", "output_index": 0, "delta": "hello"}
+    end = {"type": "response.completed", "response": {"status": "completed", "output": []}}
+    answered = completed([delta, end])
+    assert [block.text for block in answered.blocks if isinstance(block, Text)] == ["hello"]
+    assert sent_back(*answered.blocks)[-1]["content"] == "hello"
+
+
 def test_items_are_in_the_order_of_their_places() -> None:
     events = _emptied(answer(text("a"), text("b", "msg_2"), text("c", "msg_3")))
     shuffled = [events[0], *events[7:10], *events[4:7], *events[1:4], events[-1]]

@@ -6,9 +6,12 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 import latchstep as ls
 from latchstep.core import event as ev
 from latchstep.core.chunk import Failed
+from latchstep.tool.hooks import before_tool
 
 from .fakes import (
     Chunks,
@@ -168,6 +171,39 @@ def test_a_model_deaf_to_cancellation_says_nothing_more() -> None:
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
     go(main())
+
+
+@pytest.mark.parametrize("what", ["model", "check", "prepare", "hook"])
+def test_whatever_is_left_behind_at_its_deadline_is_named(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> str:
+        free = asyncio.Event()
+
+        async def deaf(*_: Any) -> Any:
+            while not free.is_set():
+                try:
+                    await free.wait()
+                except asyncio.CancelledError:
+                    pass
+
+        def made_() -> str:
+            return "ran"
+
+        made = ls.tool(made_, name="made", prepare=deaf if what == "prepare" else None)
+        made = before_tool(made, deaf) if what == "hook" else made
+        limits = ls.Limits(grace=0.05, tool_timeout=0.05, stream_timeout=0.05 if what == "model" else 60.0)
+        model = Chunks([deaf]) if what == "model" else Chunks([calling(call("made"))], [done()], [done()])
+        journal, checks = FakeJournal(), ["make test"] if what == "check" else []
+        result = await session_of(model, [made], journal=journal, limits=limits, checks=checks, check=deaf).run("go")
+        free.set()
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        told = [event.output for event in journal.of(ev.CheckFinished)] if what == "check" else []
+        told += [str(event.content) for event in journal.of(ev.ToolFinished)] if what in ("prepare", "hook") else []
+        return "".join(told or [result.error.message if result.error else ""])
+
+    said = go(main())
+    assert "may still be running" in said
+    assert "\n" not in said
+    assert "may still be running" in caplog.text
 
 
 def test_a_deaf_approver_does_not_hold_the_run() -> None:

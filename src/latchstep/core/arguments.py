@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from latchstep.core.message import clean_json
@@ -15,6 +16,7 @@ from latchstep.core.message import clean_json
 CUT = "the arguments were cut off"
 
 _BLANK = " \t\r\n\ufeff"
+_EMPTY = re.compile(r"(?:\{\s*+\}\s*+)+(?=\{)")
 _SECOND = re.compile(r'\{\s*+["}]')
 _WORD_OR_NUMBER = re.compile(r"[-+.\\\w]{0,8}")  # begun: a literal, a number, an escape
 _KINDS = {list: "an array", str: "a string", bool: "true or false", int: "a number", float: "a number"}
@@ -25,8 +27,8 @@ def parse_arguments(text: str, *, whole: bool = True) -> tuple[dict[str, Any], s
 
     whole: the answer ended by itself, so that blank text means no arguments; otherwise it means that they are
         missing. cut: the text stops in the middle of a value, which means that the answer was cut.
-    A string that holds an object is unwrapped once. What follows a complete object is dropped, unless it
-    begins another.
+    A string that holds an object is unwrapped once. An empty object before another is dropped: some servers begin
+    with one. What follows a complete object is dropped, unless it begins another; the same once more is one.
     """
     value, flaw, cut = _read(text)
     if flaw:
@@ -45,17 +47,38 @@ def parse_arguments(text: str, *, whole: bool = True) -> tuple[dict[str, Any], s
         return {}, f"the arguments are not plain JSON: {error}", False
 
 
+def parse_pieces(pieces: Sequence[str], *, whole: bool = True) -> tuple[dict[str, Any], str, bool]:
+    """As `parse_arguments` of the pieces joined. Where that cannot be read, a piece that begins with all before it
+    stands in their place: some servers send each time what they have so far. No JSON text goes on with its own
+    beginning, so nothing else is taken for that.
+    """
+    found = parse_arguments("".join(pieces), whole=whole)
+    if not found[1]:
+        return found
+    kept: list[str] = []
+    size = 0
+    for piece in pieces:
+        if len(piece) >= size and piece.startswith("".join(kept)):
+            kept, size = [], 0
+        kept.append(piece)
+        size += len(piece)
+    return parse_arguments("".join(kept), whole=whole)
+
+
 def _read(text: str) -> tuple[Any, str, bool]:
     """(value, flaw, cut) of the first JSON value in `text`; blank text is None."""
     text = text.strip(_BLANK)
+    if begun := _EMPTY.match(text):
+        text = text[begun.end() :]
     if not text:
         return None, "", False
     value, flaws, error = _parse(text)
     if error is not None and error.msg == "Extra data":
-        rest = text[error.pos :].strip(_BLANK + "}],;")
-        if rest.startswith(("{", "[")) or _SECOND.search(rest):
-            return None, "the arguments hold more than one JSON object; send one per call", False
+        rest = text[error.pos :]
         value, flaws, error = _parse(text[: error.pos])
+        more = rest.strip(_BLANK + "}],;")
+        if (more.startswith(("{", "[")) or _SECOND.search(more)) and not _same(value, _parse(rest)[0]):
+            return None, "the arguments hold more than one JSON object; send one per call", False
     if error is not None and _stops_short(text, error):
         return None, f"{CUT} after {len(text)} characters", True
     if error is not None:
@@ -91,6 +114,13 @@ def _parse(text: str) -> tuple[Any, list[str], json.JSONDecodeError | None]:
     except RecursionError:
         return None, ["nested too deeply"], None
     return value, flaws, None
+
+
+def _same(value: Any, other: Any) -> bool:
+    try:
+        return json.dumps(value) == json.dumps(other)
+    except RecursionError:
+        return False
 
 
 def _stops_short(text: str, error: json.JSONDecodeError) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from latchstep.core.arguments import parse_arguments
+from latchstep.core.arguments import parse_pieces
 from latchstep.core.chunk import Completed
 from latchstep.core.message import Block, Opaque, Provider, StopReason, Text, Thinking, ToolCall, Usage, clean
 from latchstep.errors import ModelError
@@ -45,12 +45,15 @@ class _Part:
 class OpenCall:
     """A call that still grows. `state` says how far its arguments are: `blank`, `open` or `done`."""
 
-    __slots__ = ("again", "depth", "escaped", "id", "in_string", "index", "names", "pieces", "scanned", "started")
+    __slots__ = (
+        "again", "depth", "escaped", "id", "in_string", "index", "names", "opaque", "pieces", "scanned", "started"
+    )  # fmt: skip
 
     def __init__(self, id: str, index: int | None) -> None:
         self.id, self.index = id, index
         self.names: list[str] = []
         self.pieces: list[str] = []
+        self.opaque: Opaque = None
         self.again = ""  # a name that came once more after complete arguments: a repetition, or a call to come
         self.scanned = self.depth = 0
         self.started = self.in_string = self.escaped = False
@@ -158,11 +161,11 @@ class Assembler:
         whole = stop_reason in ("stop", "tool_calls")
         for part in self._parts:
             if isinstance(part, OpenCall):
-                arguments, flaw, cut = parse_arguments("".join(part.pieces), whole=whole)
+                arguments, flaw, cut = parse_pieces(part.pieces, whole=whole)
                 if cut and whole:
                     stop_reason = "length"
                 name = clean(resolve_name(part.names, self._known))
-                blocks.append(ToolCall(clean(part.id), name, arguments, flaw))
+                blocks.append(ToolCall(clean(part.id), name, arguments, flaw, part.opaque))
             else:
                 blocks.append(part.build() if isinstance(part, _Part) else part)
         return Completed(

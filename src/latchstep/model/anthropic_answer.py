@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from latchstep.core.arguments import parse_arguments
+from latchstep.core.arguments import parse_arguments, parse_pieces
 from latchstep.core.assemble import MAX_ANSWER, MAX_CALLS, resolve_name
 from latchstep.core.chunk import Chunk, Completed, Delta
 from latchstep.core.message import Block, Provider, StopReason, Text, Thinking, ToolCall, Usage, clean, clean_json
 from latchstep.errors import ModelError
+from latchstep.model.chat_answer import STOP_REASONS, argument_piece, label_of
 from latchstep.model.failure import body_failure
 from latchstep.model.sse import load_values
 
@@ -25,15 +26,14 @@ LOST = KIND + "lost."
 """Kinds that are kept for the record and never sent back: their call was withdrawn, or part of them not understood."""
 
 _STOP_REASONS: dict[str, StopReason] = {
+    **STOP_REASONS,
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
     "pause_turn": "paused",
     "compaction": "paused",
-    "refusal": "refused",
 }
 _FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _EVENT = 64  # what an event counts beside its characters
 _MAX_COUNT = 2**53
 
@@ -99,7 +99,7 @@ class Decoder:
         if not self.done:
             part = "in the middle of its answer" if self._blocks else "without an answer"
             raise ModelError("protocol", f"the server closed the stream {part} (no message_stop)")
-        stop = _STOP_REASONS.get(self._stop, "stop")
+        stop = _STOP_REASONS.get(self._stop.lower(), "stop")
         whole = stop in ("stop", "tool_calls")
         fallbacks = [at for at, block in enumerate(self._blocks) if block.type == "fallback"]
         blocks: list[Block] = []
@@ -122,16 +122,17 @@ class Decoder:
 
     def _event(self, event: dict[str, Any], chunks: list[Chunk]) -> None:
         kind = event.get("type")
+        self._count(event.get("usage"))
         if event.get("error") or kind == "error":
             raise body_failure(event)
         if kind == "content_block_delta":
-            block = self._at.get(_index(event))
+            block = self._at.get(label_of(event.get("index")))
             if block is None:
                 raise ModelError("protocol", "the server sent a piece of a block that it never began")
             if isinstance(delta := event.get("delta"), dict):
                 self._delta(block, delta, chunks)
         elif kind == "content_block_start":
-            self._begin(_index(event), event.get("content_block"), chunks)
+            self._begin(label_of(event.get("index")), event.get("content_block"), chunks)
         elif kind == "message_start":
             self._start(event.get("message"), chunks)
         elif kind == "message":  # an answer that was not streamed
@@ -140,7 +141,6 @@ class Decoder:
         elif kind == "message_delta":
             if isinstance(delta := event.get("delta"), dict):
                 self._stopped(delta)
-            self._count(event.get("usage"))
         elif kind == "message_stop":
             self.done = True
 
@@ -173,7 +173,9 @@ class Decoder:
     def _begin(self, index: int | None, data: Any, chunks: list[Chunk]) -> None:
         if not isinstance(data, dict):
             return
-        block = _Block(data)
+        block, last = _Block(data), self._at.get(index)
+        if last is not None and block.type == "tool_use" and data.get("id") and data["id"] == last.data.get("id"):
+            return  # said twice
         self._blocks.append(block)
         self._at[index] = block
         if block.type == "tool_use":
@@ -190,7 +192,7 @@ class Decoder:
         kind = delta.get("type")
         field = _FIELDS.get(kind) if isinstance(kind, str) else None
         if field is not None:
-            piece = field_text(delta, field)
+            piece = argument_piece(delta.get(field)) if field == "partial_json" else field_text(delta, field)
             block.pieces.setdefault(field, []).append(piece)
             if piece:
                 self._show(block, piece, chunks)
@@ -217,14 +219,18 @@ class Decoder:
             chunks.append(Delta("thinking", clean(piece)))
 
     def _count(self, usage: Any) -> None:
-        """The last value of each field wins. What `iterations` bill apart (advisors, compactions) is not in it."""
+        """The last value of each field wins, but a request of no tokens at all, as some servers end with, is none.
+        What `iterations` bill apart (advisors, compactions) is not in it."""
         if not isinstance(usage, dict):
             return
         details = usage.get("output_tokens_details")
+        said: dict[str, int] = {}
         for source in (usage, details if isinstance(details, dict) else {}):
             for key, value in source.items():
                 if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_COUNT:
-                    self._usage[key] = int(value)
+                    said[key] = int(value)
+        empty = not any(said.get(key) for key in _INPUT)
+        self._usage.update({key: value for key, value in said.items() if not (empty and key in _INPUT)})
 
     def _build(self, block: _Block, whole: bool, withdrawn: bool) -> tuple[list[Block], bool]:
         """(the block, or none where it holds nothing; whether its arguments stop in the middle)."""
@@ -257,11 +263,13 @@ class Decoder:
 
 
 def _arguments(block: _Block, whole: bool) -> tuple[dict[str, Any], str, bool]:
-    """As `parse_arguments`. Without pieces it is the input that the block began with: the answer was not streamed,
+    """As `parse_pieces`. Without pieces it is the input that the block began with: the answer was not streamed,
     or there are no arguments."""
-    text, given = block.joined("partial_json"), block.data.get("input")
-    if text.strip() or not given:
-        return parse_arguments(text, whole=whole)
+    pieces, given = block.pieces.get("partial_json", []), block.data.get("input")
+    if any(map(str.strip, pieces)) or not given:
+        return parse_pieces(pieces, whole=whole)
+    if isinstance(given, str):
+        return parse_arguments(given, whole=whole)
     try:
         if isinstance(given, dict):
             return clean_json(given), "", False
@@ -281,11 +289,6 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise ModelError("protocol", f"the server sent a block that is not plain JSON: {error}") from None
     return cleaned
-
-
-def _index(event: dict[str, Any]) -> int | None:
-    index = event.get("index")
-    return index if isinstance(index, int) else None
 
 
 def field_text(data: dict[str, Any], key: str) -> str:

@@ -17,7 +17,7 @@ from latchstep.errors import ModelError
 from latchstep.model.failure import body_failure
 from latchstep.model.sse import load_values
 
-_STOP_REASONS: dict[str, StopReason] = {
+STOP_REASONS: dict[str, StopReason] = {
     "stop": "stop",
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
@@ -29,8 +29,16 @@ _STOP_REASONS: dict[str, StopReason] = {
     "content_filter": "filtered",
     "safety": "filtered",
     "sensitive": "filtered",
+    "recitation": "filtered",
+    "prohibited_content": "filtered",
+    "guardrail_intervened": "filtered",
     "refusal": "refused",
 }
+"""What the words of all dialects mean: a server in front of another provider's model often passes its word on."""
+
+RIDERS = ("extra_content", "provider_specific_fields")
+"""Fields of a call that go back with it, such as Gemini's `thought_signature` (https://ai.google.dev/gemini-api/docs/openai)."""
+
 _FAILURES = {
     "error": "server_error",
     "network_error": "server_error",
@@ -50,7 +58,7 @@ class Decoder:
         self.usage = Usage()
         self._cost: float | None = None
         self._id = self._model = ""
-        self._refused = False
+        self._refused = self._called = False
         self._thinking: dict[str, dict[str, Any]] = {}  # opaque by field, completed at the end
         self._details: list[tuple[dict[str, Any], dict[str, list[str]]]] = []  # (fields, pieces of the growing ones)
         self._held: dict[DeltaKind, str] = {}
@@ -89,7 +97,7 @@ class Decoder:
             opaque["reasoning_details"] = [
                 {**entry, **{key: "".join(pieces) for key, pieces in grown.items()}} for entry, grown in self._details
             ]
-        stop = _STOP_REASONS.get(self._finish.lower(), "stop")
+        stop = STOP_REASONS.get(self._finish.lower(), "stop")
         if self._refused and stop in ("stop", "tool_calls"):
             stop = "refused"
         completed = self._assembler.finish(
@@ -126,8 +134,12 @@ class Decoder:
 
     def _choice(self, choice: dict[str, Any], chunks: list[Chunk]) -> None:
         delta, whole = choice.get("delta"), False
-        if not isinstance(delta, dict) or (not delta and self._assembler.empty and "message" in choice):
-            delta, whole = choice.get("message"), True
+        if choice.get("error"):
+            raise body_failure(choice)
+        if not delta and isinstance(message := choice.get("message"), dict):
+            if not self._assembler.empty:  # what the deltas said, once more; calls where they said none
+                message = {} if self._called else {"tool_calls": message.get("tool_calls")}
+            delta, whole = message, True
         if isinstance(delta, dict):
             self._delta(delta, whole, chunks)
         if "usage" in choice:  # Moonshot
@@ -137,7 +149,7 @@ class Decoder:
             if finish.lower() in _FAILURES:
                 code = _FAILURES[finish.lower()]
                 raise body_failure({"error": {"code": code, "message": f"the server ended the answer: {finish}"}})
-            if _STOP_REASONS.get(self._finish.lower(), "stop") in ("stop", "tool_calls"):
+            if STOP_REASONS.get(self._finish.lower(), "stop") in ("stop", "tool_calls"):
                 self._finish = finish[:100]
 
     def _delta(self, delta: dict[str, Any], whole: bool, chunks: list[Chunk]) -> None:
@@ -188,15 +200,18 @@ class Decoder:
             self._assembler.provider("openai-chat.content", data)
 
     def _call(self, call: dict[str, Any], function: Any, whole: bool, place: int, chunks: list[Chunk]) -> None:
-        function = function if isinstance(function, dict) else {}
-        id, name, index = call.get("id"), function.get("name"), call.get("index")
+        function = function if isinstance(function, dict) else call
+        id, name, label = call.get("id"), function.get("name"), label_of(call.get("index"))
         id = id if isinstance(id, str) else str(id) if isinstance(id, int) else ""
         name = name if isinstance(name, str) else ""
-        label = index if isinstance(index, int) and not isinstance(index, bool) else None
-        piece = _argument_piece(function.get("arguments"))
+        piece = argument_piece(function.get("arguments"))
         alone = whole or (place > 0 and bool(name) and not id and label is None)
         opened = self._assembler.call(piece, id=id, index=label, name=name, new=alone)
         if opened is not None:
+            self._called = True
+            if riders := _cleaned({key: call[key] for key in RIDERS if call.get(key)}):
+                self._assembler.count(len(str(riders)))
+                opened.opaque = {**(opened.opaque or {}), **riders}
             self._show("tool_call", piece, chunks, opened.id, opened.name)
 
     def _think(self, field: str, piece: str, chunks: list[Chunk]) -> None:
@@ -235,7 +250,7 @@ class Decoder:
             self._details.append((entry, grown))
 
     def _count(self, usage: Any) -> None:
-        """The last count wins; counts of one answer are never added."""
+        """The last count wins, but for one of nothing at all; counts of one answer are never added."""
         if not isinstance(usage, dict) or not usage:
             return
         into, out = _sub(usage, "prompt_tokens_details"), _sub(usage, "completion_tokens_details")
@@ -245,7 +260,8 @@ class Decoder:
             output += reasoning  # xAI counts them beside the completion
         cached = _number(into, "cached_tokens") or _number(usage, "prompt_cache_hit_tokens")
         cached = cached or _number(usage, "cached_tokens")
-        self.usage = Usage(prompt, output, cached, _number(into, "cache_write_tokens"), reasoning)
+        if prompt or output:
+            self.usage = Usage(prompt, output, cached, _number(into, "cache_write_tokens"), reasoning)
         cost = usage.get("cost")
         if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COUNT:
             self._cost = float(cost)
@@ -253,11 +269,21 @@ class Decoder:
 
 def _is_failure(event: dict[str, Any]) -> bool:
     """An error without an envelope: FastAPI's `detail`, or a bare message with a code."""
-    bare = isinstance(event.get("message"), str) and ("code" in event or "error" in str(event.get("type")))
+    bare = isinstance(event.get("message") or event.get("msg"), str) and (
+        "code" in event or "error" in str(event.get("type"))
+    )
     return bare or bool(event.get("detail"))
 
 
-def _argument_piece(arguments: Any) -> str:
+def label_of(index: Any) -> int | None:
+    """An index, which some servers send as a text or as a fraction."""
+    if isinstance(index, str) and index.isascii() and index.isdecimal():
+        return int(index[:9])
+    plain = isinstance(index, int | float) and not isinstance(index, bool)
+    return int(index) if plain and abs(index) < _MAX_COUNT else None
+
+
+def argument_piece(arguments: Any) -> str:
     """Arguments are text in pieces; some servers send the object itself, and an empty one means nothing yet."""
     if isinstance(arguments, str):
         return arguments

@@ -14,6 +14,7 @@ import msgspec
 
 from latchstep.core.message import Block, Image, Message, Text, Thinking, ToolCall, ToolResult
 from latchstep.model.base import Request, ToolSpec
+from latchstep.model.chat_answer import RIDERS
 from latchstep.model.history import (
     NO_OUTPUT,
     NO_RESULT,
@@ -150,7 +151,7 @@ def _parts(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 def _assistant(message: Message, ids: list[str], own: bool) -> dict[str, Any] | None:
     text = "".join(block.text for block in message.blocks if isinstance(block, Text))
     text = text if visible(text) else ""
-    calls = [_call(call, id) for call, id in zip(message.calls, ids, strict=True)]
+    calls = [_call(call, id, own) for call, id in zip(message.calls, ids, strict=True)]
     if not text and not calls:
         return None
     body: dict[str, Any] = {"role": "assistant", "content": text or None}
@@ -161,9 +162,10 @@ def _assistant(message: Message, ids: list[str], own: bool) -> dict[str, Any] | 
     return body
 
 
-def _call(call: ToolCall, id: str) -> dict[str, Any]:
-    arguments = json_bytes(call.arguments).decode()
-    return {"id": id, "type": "function", "function": {"name": legal_name(call.name), "arguments": arguments}}
+def _call(call: ToolCall, id: str, own: bool) -> dict[str, Any]:
+    function = {"name": legal_name(call.name), "arguments": json_bytes(call.arguments).decode()}
+    riders = {key: value for key, value in (call.opaque or {}).items() if own and key in RIDERS}
+    return {"id": id, "type": "function", "function": function, **riders}
 
 
 def _add_thinking(body: dict[str, Any], blocks: list[Thinking], text: str) -> None:

@@ -127,7 +127,10 @@ def body_failure(body: Any, *, status: int | None = None, wait: float | None = N
     for code in codes:
         if status is None and code.isascii() and code.isdecimal() and 400 <= int(code[:4]) < 600:
             status = int(code[:4])  # OpenRouter puts the upstream's status into `code`
-    words = _words(error, body) or f"{url or 'the server'} gave no reason" + (f" (status {status})" if status else "")
+    words = _words(error, body)
+    if not words:
+        at = f" (status {status})" if status else ""
+        words = f"{url or 'the server'} gave no reason{at}{': ' if body else ''}{clean(_flat(body))[:MAX_WORDS]}"
     kind = _kind(codes, status, words)
     if wait is None:
         hint = _HINT.search(words)
@@ -136,6 +139,14 @@ def body_failure(body: Any, *, status: int | None = None, wait: float | None = N
         at = "" if url in words else f"at {url}; "
         words += f" ({at}is the model's name right? base_url usually ends in the API's version, such as /v1)"
     return ModelError(kind, words, status=status, retry_after=wait)
+
+
+def no_answer(text: str) -> ModelError:
+    """The error of a whole body, sent as a success, that holds no answer: what it says, or what it is."""
+    body = load_body(text)
+    if isinstance(body, dict) and _words(body.get("error", body), body):
+        return body_failure(body)
+    return ModelError("protocol", f"the server answered, but with no answer: {' '.join(clean(text[:200]).split())}")
 
 
 def _kind(codes: list[str], status: int | None, words: str) -> ModelErrorKind:

@@ -57,18 +57,17 @@ class _Item:
 
     def whole(self) -> dict[str, Any]:
         """The item, made of its pieces where it never came whole. A call that showed no arguments was cut."""
+        kind = self.value.get("type") or ("message" if self.text or self.refusal else "")
+        if kind == "function_call" and self.arguments and not (self.done and self.value.get("arguments")):
+            return {**self.value, "arguments": "".join(self.arguments)}
         if self.done:
             return self.value
-        kind = self.value.get("type")
         if kind == "message":
             parts = [{"type": "output_text", "text": "".join(self.text), "annotations": []}]
             if self.refusal:
                 parts.append({"type": "refusal", "refusal": "".join(self.refusal)})
-            return {**self.value, "content": parts}
-        if kind == "function_call":
-            shown = {"arguments": "".join(self.arguments)} if self.arguments else {"status": "incomplete"}
-            return {**self.value, **shown}
-        return {}
+            return {"type": kind, "role": "assistant", **self.value, "content": parts}
+        return {**self.value, "status": "incomplete"} if kind == "function_call" else {}
 
 
 class Decoder:
@@ -207,10 +206,17 @@ class Decoder:
                 "protocol", f"the server answered with a response that is not finished (status {end[:40]!r})"
             )
         output = response.get("output")
-        items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+        items = [self._filled(item) for item in output if isinstance(item, dict)] if isinstance(output, list) else []
         self._completed = self._assemble(items or self._collected(), stop, reason or end)
         if not self._shown:
             self._show_whole(self._completed, chunks)
+
+    def _filled(self, item: dict[str, Any]) -> dict[str, Any]:
+        """An item of the output; a call that has no arguments there has those that were streamed."""
+        shown = self._items.get(self._labels.get(_string(item, "id"), ""))
+        if shown is None or item.get("type") != "function_call" or item.get("arguments"):
+            return item
+        return {**item, "arguments": "".join(shown.arguments)}
 
     def _collected(self) -> list[dict[str, Any]]:
         """The items as the stream showed them, in the order of their places."""
@@ -220,10 +226,12 @@ class Decoder:
         return [self._items[label].whole() for label in labels]
 
     def _assemble(self, items: list[dict[str, Any]], stop: StopReason, raw: str) -> Completed:
-        assembler = Assembler(self._known)
-        riders: list[Opaque] = []  # what rides along with each call
+        assembler, called = Assembler(self._known), False
+        seen: dict[str, dict[str, Any]] = {}
         for item in items:
             kind, cleaned = _string(item, "type"), _cleaned(item)
+            if (own_id := _string(item, "id")) and seen.setdefault(own_id, item) == item and seen[own_id] is not item:
+                continue  # said twice
             if kind == "message":
                 stop = "refused" if _add_message(assembler, item) and stop == "stop" else stop
             elif kind == "reasoning":
@@ -232,13 +240,15 @@ class Decoder:
                 if item.get("status") == "incomplete" and stop == "stop":
                     stop = "length"
                 name, id = _string(item, "name"), _string(item, "call_id") or _string(item, "id")
-                assembler.call(_arguments(item), id=id, name=name, new=True)
-                riders.append(_without(cleaned, "type", "call_id", "name", "arguments") or None)
+                opened = assembler.call(_arguments(item), id=id, name=name, new=True)
+                assert opened is not None
+                opened.opaque = _without(cleaned, "type", "call_id", "name", "arguments") or None
+                called = True
             elif kind and cleaned is not None:
                 assembler.provider(clean(KIND + kind), cleaned)
-        if riders and stop == "stop":
+        if called and stop == "stop":
             stop = "tool_calls"
-        completed = assembler.finish(
+        return assembler.finish(
             stop,
             raw_stop_reason=raw[:100],
             usage=self.usage,
@@ -246,12 +256,6 @@ class Decoder:
             response_id=self._id,
             model=self._model,
         )
-        rest = iter(riders)
-        blocks = tuple(
-            msgspec.structs.replace(block, opaque=next(rest)) if isinstance(block, ToolCall) else block
-            for block in completed.blocks
-        )
-        return msgspec.structs.replace(completed, blocks=blocks)
 
     def _show_whole(self, completed: Completed, chunks: list[Chunk]) -> None:
         for block in completed.blocks:

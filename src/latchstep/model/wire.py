@@ -6,6 +6,8 @@ The key is in no error, no log and no `repr`.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
@@ -17,7 +19,7 @@ from latchstep.core.message import ToolCall, Usage
 from latchstep.errors import DefinitionError, ModelError
 from latchstep.http import Answer, Deadlines, stream_post
 from latchstep.model.base import Request, with_final_tool
-from latchstep.model.failure import http_failure
+from latchstep.model.failure import http_failure, no_answer
 from latchstep.model.history import legal_name
 from latchstep.model.sse import MAX_EVENT, SSEParser
 
@@ -25,7 +27,7 @@ MAX_ERROR_BODY = 64 * 1024
 """Bytes of an error's body that are read."""
 
 LINGER = 5.0
-"""Seconds to wait for usage and the end of the stream once the answer itself is whole."""
+"""Seconds to wait in all for usage and the end of the stream once the answer itself is whole."""
 
 CLOSING = 0.1
 """Seconds to wait for the end of the body after the stream's last word, so that the connection can be used again."""
@@ -138,10 +140,13 @@ class Wire:
                     continue
                 if asked is not first:
                     self.native_output = False
-                decoder, over = self._decoder(names), False
+                decoder, over, clock = self._decoder(names), False, asyncio.get_running_loop().time
+                until = math.inf
                 while not over:
+                    patience = CLOSING if decoder.done else LINGER if decoder.finished else math.inf
+                    until = min(until, clock() + patience)
                     try:
-                        chunks, over = await _next(events, decoder)
+                        chunks, over = await _next(events, decoder, until - clock())
                     except ModelError as failure:
                         failure.usage = decoder.usage
                         raise
@@ -155,7 +160,7 @@ class Wire:
         sent = {"content-type": "application/json", "accept": "text/event-stream", **headers}
         try:
             async with stream_post(self._url, body, sent, deadlines) as answer:
-                if answer.status != 200:
+                if answer.status // 100 != 2:
                     try:
                         text = await _whole(answer, MAX_ERROR_BODY)
                     except ModelError:
@@ -169,14 +174,15 @@ class Wire:
             raise
 
 
-async def _next(events: Events, decoder: Decoder) -> tuple[list[Chunk], bool]:
+async def _next(events: Events, decoder: Decoder, patience: float) -> tuple[list[Chunk], bool]:
     """(the next chunks, whether `Completed` is among them)."""
-    patience = CLOSING if decoder.done else LINGER if decoder.finished else None
     chunks: list[Chunk] = []
     try:
-        read = await events.read(patience)
+        read = await events.read(None if patience == math.inf else patience)
         for event, data in read or ():
             chunks += decoder.feed(event, data)
+            if not (event or chunks or decoder.finished):
+                raise no_answer(data)  # it was all
         if chunks:
             events.progress()
         if read is not None:
@@ -235,7 +241,7 @@ async def _whole(answer: Answer, limit: int, first: bytes = b"") -> str:
     while size <= limit and (piece := await answer.read()):
         pieces.append(piece)
         size += len(piece)
-    if size > limit and answer.status == 200:
+    if size > limit and answer.status // 100 == 2:
         raise ModelError("protocol", f"the answer is larger than MAX_EVENT ({size} of {limit} bytes)")
     return b"".join(pieces)[:limit].decode("utf-8-sig", "replace")
 

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal
 
+from latchstep.core import wording
+
 _log = logging.getLogger("latchstep")
 
 How = Literal["done", "timed_out", "interrupted"]
@@ -29,6 +31,10 @@ class Member:
         self.started = self.ended = self.deaf = False
         self.work: Coroutine[Any, Any, Any] | None = None
         self.task: asyncio.Task[None] | None = None
+
+    def remark(self, apart: str = " ") -> str:
+        """What is added wherever its end is told, where it was left behind."""
+        return f"{apart}{wording.STILL_RUNNING}" if self.deaf else ""
 
 
 class Crew:
@@ -187,3 +193,4 @@ class Crew:
         if not member.ended and member.task is not None:
             member.deaf = True
             member.task.cancel()
+            _log.warning("%s did not stop when told to, and may still be running", member.key)

@@ -59,7 +59,9 @@ async def _looked_at(tool: Tool, entry: OpenCall, context: Context) -> dict[str,
 def _made_of(session: Session, entry: OpenCall, ended: Member) -> Event:
     said = ended.value
     if ended.how == "timed_out":
-        return result(entry, "error", wording.hook_failed(f"it took longer than {ended.seconds:g} s"), True)
+        return result(
+            entry, "error", wording.hook_failed(f"it took longer than {ended.seconds:g} s") + ended.remark(), True
+        )
     if ended.error is not None:
         text = wording.hook_failed(bounded(session, clean(wording.of_error(ended.error))))
         return result(entry, "error", text, True, fatal=isinstance(ended.error, FatalToolError))

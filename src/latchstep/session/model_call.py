@@ -88,7 +88,7 @@ async def ask(session: Session, model: Model, request: Request) -> Completed | B
     if ended is None or ended.how == "interrupted":
         return None
     if ended.how == "timed_out":
-        return ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout)")
+        return ModelError("timeout", f"the model was silent for {ended.seconds:g} s (stream_timeout){ended.remark()}")
     answer: Completed = ended.value
     return ended.error or answer
 

@@ -107,7 +107,7 @@ async def check(session: Session, action: Check) -> None:
     if ended is None or ended.how == "interrupted":
         return
     if ended.how == "timed_out":
-        status, output = None, f"stopped after {ended.seconds:g} s"
+        status, output = None, f"stopped after {ended.seconds:g} s{ended.remark()}"
     elif ended.error is not None:
         status, output = None, wording.of_error(ended.error)
     else:

@@ -147,7 +147,7 @@ async def prepare(session: Session, entries: list[OpenCall], contexts: dict[str,
         if ended.how == "interrupted":
             continue
         if ended.how == "timed_out":
-            error = ToolError(f"preparing took longer than {ended.seconds:g} s; nothing was run")
+            error = ToolError(f"preparing took longer than {ended.seconds:g} s; nothing was run{ended.remark()}")
         if error is not None:
             await session.emit(_raised(session, entry, error))
     return failed
@@ -212,10 +212,10 @@ def _finished(session: Session, entry: OpenCall, context: Context, ended: Member
     """How the call ended, in the terms of the record."""
     if ended.how == "timed_out":
         text = wording.timed_out(ended.seconds, _captured(session, context))
-        return _ended(entry, "timed_out", text + _deaf(ended))
+        return _ended(entry, "timed_out", text + ended.remark("\n"))
     if ended.how == "interrupted":
         text = wording.interrupted(session.why_interrupted(), _captured(session, context))
-        return _ended(entry, "interrupted", text + _deaf(ended))
+        return _ended(entry, "interrupted", text + ended.remark("\n"))
     if ended.error is not None:
         return _raised(session, entry, ended.error)
     kept: list[str] = []
@@ -250,10 +250,6 @@ def _raised(session: Session, entry: OpenCall, error: BaseException) -> ToolFini
 
 def _captured(session: Session, context: Context) -> str:
     return bounded(session, str(context.captured))
-
-
-def _deaf(ended: Member) -> str:
-    return f"\n{wording.STILL_RUNNING}" if ended.deaf else ""
 
 
 def _texts(session: Session, context: Context, kept: list[str]) -> Callable[[str], str]:
