@@ -169,6 +169,70 @@ def test_processes_files_and_dumps_are_bounded(identity: str, ground_of: Grounds
     assert ground.run("cat /proc/self/oom_score_adj").out == "800\n", "commands go first when memory runs out"
 
 
+BOMB = """python3 -c '
+import os, time
+for count in range(5000):
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+    except BlockingIOError:
+        os.write(1, b"held")
+        os.killpg(0, 9)
+'"""
+
+
+@pytest.mark.parametrize(("identity", "level"), [(one, it) for one in IDENTITIES for it in CONFINING])
+def test_a_fork_bomb_is_held(identity: str, level: str) -> None:
+    if identity == "root" and (level == "landlock" or sandbox._kernel() < sandbox.PER_NAMESPACE):
+        pytest.skip("of root the kernel counts nothing here, as is said")
+    outside = Path(sandbox.PID_MAX).read_text()
+    with fresh(identity, level) as ground:
+        ground.stop()
+        ground.limits = {"NPROC": 400}
+        assert ground.run(BOMB, timeout=120).out == "held"
+        assert ground.run("echo still here").out == "still here\n"
+    assert Path(sandbox.PID_MAX).read_text() == outside
+
+
+@anybody
+def test_nothing_of_a_private_folder_is_left_whatever_its_rights(identity: str) -> None:
+    """As Go's cache of modules is read-only, and a folder may be of no rights at all."""
+    with fresh(identity, "landlock") as ground:
+        ended = ground.run(
+            "cd $TMPDIR && mkdir -p a/b c && touch a/b/file && ln -s @OUT@ c/link && chmod 500 a/b && chmod 0 a && pwd"
+        )
+        folder = Path(ended.out.strip())
+        assert folder.is_dir()
+        mode = ground.out.stat().st_mode
+        ground.end_sandbox()
+        assert not folder.exists()
+        assert ground.out.stat().st_mode == mode, "no link is followed for it"
+
+
+# -- who the person is to git -------------------------------------------------------------------------------
+
+
+@both
+@anybody
+def test_a_commit_is_the_persons_and_nothing_else_of_their_settings_is_shown(identity: str, level: str) -> None:
+    with fresh(identity, level) as ground:
+        (ground.home / ".gitconfig").write_text(
+            '[credential]\n\thelper = "!evil"\n[User]\n\tname = "A Person; of # note"\n\temail = a@b.example ; mine\n'
+            "\tsigningkey = SECRETKEY\n[github]\n\tname = x\n\ttoken = TOKEN\n"
+        )
+        ground.own()
+        ended = ground.run("git commit -q --allow-empty -m inside && git log -1 --format='%an <%ae>|%cn <%ce>'")
+        assert ended.out == "A Person; of # note <a@b.example>|A Person; of # note <a@b.example>\n", ended
+        ended = ground.run("cat ~/.gitconfig; git config --list --show-origin")
+        assert "evil" not in ended.out
+        assert "SECRETKEY" not in ended.out
+        assert "TOKEN" not in ended.out
+        ended = ground.run("git config --global user.name other && git config user.name")
+        assert ended.out == "other\n"
+        assert "A Person" in (ground.home / ".gitconfig").read_text()
+
+
 # -- repositories -------------------------------------------------------------------------------------------
 
 

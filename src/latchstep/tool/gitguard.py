@@ -1,4 +1,5 @@
-"""What of a repository makes the person's own git run programs, and so stays read-only while commands may write.
+"""What of a repository makes the person's own git run programs, and so stays read-only while commands may write; and
+who the person is to git.
 
 Only looks. A mount pins its own name and not the folders above it, so each of these is held too.
 """
@@ -33,6 +34,9 @@ MAX_CONFIG = 1 << 20
 """Bytes of a config that are looked through."""
 
 SETTING = re.compile(r'(?im)^[ \t]*(hookspath|path|attributesfile)[ \t]*=[ \t]*"?([^"\n;#]+)')
+
+SECTION = re.compile(rb"(?ims)^[ \t]*\[user\].*?(?=^[ \t]*\[|\Z)")
+IDENTITY = re.compile(rb"(?im)^[ \t]*(?:name|email)[ \t]*=[^\n\\]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,18 @@ def _in_workspace(root: str, base: str) -> Iterator[tuple[str, bytes | None]]:
             inside = path.startswith(root + "/") and not path.startswith((base + "/", f"{root}/.git/"))
             if inside and os.path.realpath(path) == path:
                 yield path, None if name.lower() == "hookspath" else b""
+
+
+def identity(home: str) -> bytes:
+    """A `.gitconfig` that says no more than who the person is, from theirs: what a commit needs."""
+    for file in (f"{home}/.gitconfig", f"{home}/.config/git/config"):
+        try:
+            section = SECTION.search(Path(file).read_bytes()[:MAX_CONFIG])
+        except OSError:
+            continue
+        if section and (lines := IDENTITY.findall(section[0])):
+            return b"[user]\n" + b"\n".join(lines) + b"\n"
+    return b""
 
 
 def _is_ours(path: str) -> bool:
