@@ -103,6 +103,7 @@ def _passed(file: Path | None) -> list[str]:
 def _keep(file: Path, keys: list[str]) -> None:
     with suppress(OSError):  # then it is tried again
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch(0o600)
         file.write_text("\n".join(keys))
 
 
