@@ -318,6 +318,48 @@ def test_a_submodule_and_a_repository_in_another_folder_of_the_workspace_are_gua
 
 
 @anybody
+def test_what_another_version_control_runs_is_guarded(identity: str) -> None:
+    with fresh(identity) as ground:
+        ground.stop()
+        ground.run_outside("mkdir -p .hg .jj/repo; echo '[ui]' > .hg/hgrc; echo data > .hg/dirstate")
+        ended = ground.run(
+            "for f in .hg/hgrc .hg/sharedpath .jj/repo/config.toml; do echo evil > $f; done; mv .hg h; mv .jj j; "
+            "rm -f .hg/hgrc; echo other > .hg/dirstate && echo fine"
+        )
+        assert ended.out.endswith("fine\n"), "and what a commit changes can be changed"
+        ground.end_sandbox()
+        assert (ground.root / ".hg/hgrc").read_text() == "[ui]\n"
+        assert sorted(path.name for path in ground.root.glob(".hg/*")) == ["dirstate", "hgrc"]
+        assert list(ground.root.glob(".jj/repo/*")) == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -rf .git; mkfifo .git",
+        "rm .git/config; mkfifo .git/config",
+        "rm -rf .git/info; mkfifo .git/info",
+        "rm -rf .git/info; echo x > .git/info",
+        "mkfifo .git/commondir; touch -d @1 .git/commondir",
+        "mkfifo .git/modules",
+        "rm -rf .git; mkfifo g; echo 'gitdir: g' > .git",
+        "rm -rf .git; mkdir g; mkfifo g/HEAD g/config g/commondir g/gitdir; echo 'gitdir: g' > .git",
+        "rm -rf .git; echo 'gitdir: /proc/self/fd' > .git",
+        "mkfifo .latchstep",
+    ],
+)
+@both
+def test_what_is_no_file_where_git_has_one_holds_nothing_up(level: str, script: str) -> None:
+    with fresh(IDENTITIES[0], level) as ground:
+        ground.stop()
+        ground.run_outside(script)
+        look = "import sys; from latchstep.tool.gitguard import guards_of; guards_of(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", look, ground.root], env=ground.env, timeout=30, check=True)
+        ended = ground.run("echo evil > .git/new; echo fine")
+        assert (ended.status, ended.out.splitlines()[-1]) == (0, "fine"), ended
+
+
+@anybody
 def test_a_repository_whose_guarded_parts_are_links_is_read_only(identity: str) -> None:
     with fresh(identity) as ground:
         ground.run_outside("rm -rf .git/hooks && mkdir hooks && ln -s ../hooks .git/hooks")

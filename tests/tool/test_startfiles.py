@@ -43,6 +43,8 @@ MATTER = [
     "opencode.json",
     ".git/remotes/origin",
     ".lfsconfig",
+    ".hg/hgrc",
+    ".jj/repo/config.toml",
 ]
 INNOCENT = [
     "src/main.py",

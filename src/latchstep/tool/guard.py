@@ -168,7 +168,7 @@ def place(plan: dict[str, Any]) -> list[tuple[int, str, bytes | None]]:
             os.utime(path, (OURS, OURS))
         except FileExistsError:  # another session's, which is to live as long as ours
             pass
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a FIFO
         fcntl.flock(fd, fcntl.LOCK_SH)
         placed.append((fd, path, content))
     return placed

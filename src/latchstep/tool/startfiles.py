@@ -25,6 +25,8 @@ _KINDS: dict[str, str] = {
     "git runs it": ".git/hooks/ .git/config .git/config.worktree .git/commondir .git/info/attributes "
     ".git/modules/ .git/worktrees/ .git/rebase-merge/git-rebase-todo .githooks/",
     "git reads it": ".git .git/remotes/ .git/branches/ .gitattributes .gitmodules .gitconfig .lfsconfig",
+    "another version control runs it": ".hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .hgrc .jj/repo/config.toml "
+    ".jj/config.toml .sl/config .repo/",
     "a hook manager runs it": ".husky/ .huskyrc .pre-commit-config.yaml lefthook.yml .lefthook.yml lefthook.toml "
     ".lefthook.toml lefthook-local.yml .lintstagedrc .lintstagedrc.json .overcommit.yml .simple-git-hooks.json",
     "the shell may run it": ".envrc .direnv/ mise.toml .mise.toml .tool-versions .bashrc .bash_profile .bash_login "
