@@ -43,7 +43,7 @@ def child_environment(
     chosen = {name: value for name, value in source.items() if name in names or name.startswith(INHERITED_PREFIX)}
     for name in [name for name in chosen if name.startswith(("LC_", "LANG")) and not _is_known(chosen[name])]:
         del chosen[name]
-    chosen.setdefault("PATH", DEFAULT_PATH)
+    chosen["PATH"] = chosen.get("PATH") or DEFAULT_PATH
     for name, value in (extra or {}).items():
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(f"{name!r} cannot be set in an environment")

@@ -24,6 +24,7 @@ KEPT = 20
 """Trials that are remembered beside the newest."""
 
 TRIAL = """
+PATH=/usr/bin:/bin:$PATH  # what is first in a person's may lie in the workspace
 [ -w . ] || echo "the workspace cannot be written"
 cat {secret} 2>/dev/null && echo " is what a file outside says"
 echo x 2>/dev/null >{secret}
