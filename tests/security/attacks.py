@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from .ground import CONTENT, KEY, SECRET, Ended, Ground, whole
 
@@ -224,6 +225,11 @@ ATTACKS = [
             'import ctypes; l = ctypes.CDLL(None); print(*(f"made {f(0x1a7c5, *a)}" for f, a in '
             "((l.msgget, [0o1666]), (l.semget, [1, 0o1666]))), sep=chr(10))"
         ), lambda g, e: _queue(),
+    ),
+    Attack(
+        (), "bounds of the parent, by which it could be ended",
+        PY.format("import resource; resource.prlimit(@PARENT@, resource.RLIMIT_MSGQUEUE, (77000, 77000))"),
+        lambda g, e: g.process is not None and "77000" in whole(Path(f"/proc/{g.process.pid}/limits")),
     ),
     Attack(
         (), "memory filled by files",

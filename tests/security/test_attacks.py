@@ -92,5 +92,5 @@ def test_every_row_of_the_list_is_tried() -> None:
 
 
 def test_what_landlock_lets_through_is_said() -> None:
-    for word in ("hooks", "mode and times", "arguments of other processes"):
+    for word in ("hooks", "mode and times", "arguments and priorities of other processes"):
         assert word in NOT_COVERED["landlock"]

@@ -79,9 +79,9 @@ NOT_COVERED: dict[Level, str] = {
     "bubblewrap": "what you start in the workspace yourself; holes in the kernel; as root before Linux 6.14 fork bombs",
     "landlock": (
         "git's hooks and config, which commands can change (a run says so at its end); mode and times of files outside "
-        "whose path is known; names and arguments of other processes, before Linux 6.12 signals to yours; as root "
-        "fork bombs; /tmp is refused, $TMPDIR takes its place; what you start in the workspace yourself; holes in the "
-        "kernel"
+        "whose path is known; names, arguments and priorities of other processes; before Linux 6.12 signals to yours; "
+        "as root fork bombs; /tmp is refused, $TMPDIR takes its place; what you start in the workspace yourself; holes "
+        "in the kernel"
     ),
 }
 """What each level does not keep from happening, in words for a person."""

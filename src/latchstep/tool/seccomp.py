@@ -66,6 +66,7 @@ BITS: tuple[tuple[str, int | None, int | None, int, int], ...] = (
     ("mkdirat", 258, 34, 2, SET_ID),
     ("mknod", 133, None, 1, SET_ID),
     ("mknodat", 259, 33, 2, SET_ID),
+    ("prlimit64", 302, 261, 0, 0xFFFFFFFF),  # bounds of another process, which is as good as a signal
 )
 """Refused where an argument (by its place) has one of these bits."""
 
