@@ -183,3 +183,18 @@ def test_a_server_that_runs_as_a_job_is_reached_by_the_commands_beside_it(home: 
         done = home.run("run", "go", "--base-url", server.url, "--allow", SERVER, "--allow", client)
         assert done.status == 0, done
         assert "b'hello'" in told(server)[1], told(server)
+
+
+def test_all_that_is_kept_is_the_persons_alone_whatever_the_umask(home: Home) -> None:
+    answers = [
+        call_answer_of(("write", {"path": "a.txt", "content": "x"})),
+        call_answer_of(("bash", {"command": "seq 100000"})),
+        text_answer("Done."),
+    ]
+    with StrictChat(answers) as server:
+        done = home.run("run", "go", "--base-url", server.url, "--mode", "unconfined", umask=0)
+    assert done.status == 0, done.err
+    kept = [home.state, *home.state.rglob("*")]
+    assert any(path.parent.name == "outputs" for path in kept)
+    assert any(path.name == "HEAD" for path in kept), "a snapshot"
+    assert [path for path in kept if path.stat().st_mode & 0o077] == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from .ground import CONTENT, KEY, SECRET, Ended, Ground, whole
 
@@ -216,10 +217,44 @@ ATTACKS = [
     Attack(
         (), "shared memory of the system",
         PY.format('import ctypes; print("segment", ctypes.CDLL(None).shmget(0x1a7c4, 4096, 0o1666))'),
-        lambda g, e: _segment(), PL,
+        lambda g, e: _segment(),
     ),
     Attack((), "/etc/shadow", "cat /etc/shadow", says("root:")),
+    Attack(
+        (), "queues and semaphores of the system", PY.format(
+            'import ctypes; l = ctypes.CDLL(None); print(*(f"made {f(0x1a7c5, *a)}" for f, a in '
+            "((l.msgget, [0o1666]), (l.semget, [1, 0o1666]))), sep=chr(10))"
+        ), lambda g, e: _queue(),
+    ),
+    Attack(
+        (), "bounds of the parent, by which it could be ended",
+        PY.format("import resource; resource.prlimit(@PARENT@, resource.RLIMIT_MSGQUEUE, (77000, 77000))"),
+        lambda g, e: g.process is not None and "77000" in whole(Path(f"/proc/{g.process.pid}/limits")),
+    ),
+    Attack(
+        (), "memory filled by files",
+        "for d in /dev /dev/shm /run /var /tmp /var/tmp; do f=$(mktemp -p $d) && df -k --output=size $d | tail -1; "
+        "rm -f \"$f\"; done", lambda g, e: any(int(line) > 4 << 20 for line in e.out.split() if line.isdigit()),
+    ),
+    Attack(
+        (), "the host's handler of crashes", "ulimit -Hc; ulimit -Sc unlimited; " + PY.format(
+            "import resource; print(*resource.getrlimit(resource.RLIMIT_CORE))"
+        ), lambda g, e: "\n1 1\n" not in e.out,
+    ),
 ]  # fmt: skip
+
+
+def _queue() -> bool:
+    """Whether either is there for others; removed, if it is."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    queue, semaphores = libc.msgget(0x1A7C5, 0), libc.semget(0x1A7C5, 0, 0)
+    if queue >= 0:
+        libc.msgctl(queue, 0, None)
+    if semaphores >= 0:
+        libc.semctl(semaphores, 0, 0)
+    return bool(queue >= 0 or semaphores >= 0)
 
 
 def _segment() -> bool:

@@ -108,6 +108,8 @@ class Ground:
             self.git("init", "-q", ".")
             self.git("commit", "-q", "--allow-empty", "-m", "first")
         self.process: subprocess.Popen[str] | None = None
+        self.limits: dict[str, int] = {}
+        """Other bounds of processes than the usual ones, for a harness that is not started yet."""
 
     # -- whose it is
 
@@ -181,7 +183,8 @@ class Ground:
     def start(self) -> None:
         program = python_for(self.identity)
         assert program is not None
-        told = {"level": self.level, "root": str(self.root), "net": self.net, "store": str(self.store)}
+        told: dict[str, Any] = {"level": self.level, "root": str(self.root), "net": self.net, "store": str(self.store)}
+        told["limits"] = self.limits
         self.process = subprocess.Popen(
             [*program, str(Path(__file__).with_name("harness.py")), json.dumps(told)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=self.base, env=self.env, **self.ids,

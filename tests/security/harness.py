@@ -16,7 +16,7 @@ from typing import Any
 from latchstep.errors import LatchstepError
 from latchstep.tool.capture import Capture
 from latchstep.tool.probe import trial
-from latchstep.tool.sandbox import Sandbox
+from latchstep.tool.sandbox import RLIMITS, Sandbox
 from latchstep.tool.spawner import Spawner
 
 
@@ -24,6 +24,7 @@ async def main(told: dict[str, Any]) -> None:
     signals: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
     store = Path(told["store"])
+    RLIMITS.update(told["limits"])
     sandbox = Sandbox(told["level"], told["root"], told["net"], told.get("cache", ""), (str(store),))
     spawner = Spawner(lock_path=store / "tools.lock", sandbox=sandbox)
     loop = asyncio.get_running_loop()

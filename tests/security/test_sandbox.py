@@ -169,6 +169,70 @@ def test_processes_files_and_dumps_are_bounded(identity: str, ground_of: Grounds
     assert ground.run("cat /proc/self/oom_score_adj").out == "800\n", "commands go first when memory runs out"
 
 
+BOMB = """python3 -c '
+import os, time
+for count in range(5000):
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+    except BlockingIOError:
+        os.write(1, b"held")
+        os.killpg(0, 9)
+'"""
+
+
+@pytest.mark.parametrize(("identity", "level"), [(one, it) for one in IDENTITIES for it in CONFINING])
+def test_a_fork_bomb_is_held(identity: str, level: str) -> None:
+    if identity == "root" and (level == "landlock" or sandbox._kernel() < sandbox.PER_NAMESPACE):
+        pytest.skip("of root the kernel counts nothing here, as is said")
+    outside = Path(sandbox.PID_MAX).read_text()
+    with fresh(identity, level) as ground:
+        ground.stop()
+        ground.limits = {"NPROC": 400}
+        assert ground.run(BOMB, timeout=120).out == "held"
+        assert ground.run("echo still here").out == "still here\n"
+    assert Path(sandbox.PID_MAX).read_text() == outside
+
+
+@anybody
+def test_nothing_of_a_private_folder_is_left_whatever_its_rights(identity: str) -> None:
+    """As Go's cache of modules is read-only, and a folder may be of no rights at all."""
+    with fresh(identity, "landlock") as ground:
+        ended = ground.run(
+            "cd $TMPDIR && mkdir -p a/b c && touch a/b/file && ln -s @OUT@ c/link && chmod 500 a/b && chmod 0 a && pwd"
+        )
+        folder = Path(ended.out.strip())
+        assert folder.is_dir()
+        mode = ground.out.stat().st_mode
+        ground.end_sandbox()
+        assert not folder.exists()
+        assert ground.out.stat().st_mode == mode, "no link is followed for it"
+
+
+# -- who the person is to git -------------------------------------------------------------------------------
+
+
+@both
+@anybody
+def test_a_commit_is_the_persons_and_nothing_else_of_their_settings_is_shown(identity: str, level: str) -> None:
+    with fresh(identity, level) as ground:
+        (ground.home / ".gitconfig").write_text(
+            '[credential]\n\thelper = "!evil"\n[User]\n\tname = "A Person; of # note"\n\temail = a@b.example ; mine\n'
+            "\tsigningkey = SECRETKEY\n[github]\n\tname = x\n\ttoken = TOKEN\n"
+        )
+        ground.own()
+        ended = ground.run("git commit -q --allow-empty -m inside && git log -1 --format='%an <%ae>|%cn <%ce>'")
+        assert ended.out == "A Person; of # note <a@b.example>|A Person; of # note <a@b.example>\n", ended
+        ended = ground.run("cat ~/.gitconfig; git config --list --show-origin")
+        assert "evil" not in ended.out
+        assert "SECRETKEY" not in ended.out
+        assert "TOKEN" not in ended.out
+        ended = ground.run("git config --global user.name other && git config user.name")
+        assert ended.out == "other\n"
+        assert "A Person" in (ground.home / ".gitconfig").read_text()
+
+
 # -- repositories -------------------------------------------------------------------------------------------
 
 
@@ -251,6 +315,48 @@ def test_a_submodule_and_a_repository_in_another_folder_of_the_workspace_are_gua
         )
         assert "evil" not in (ground.root / "deep/real/config").read_text()
         assert not (ground.root / "deep/real/hooks/pre-commit").exists()
+
+
+@anybody
+def test_what_another_version_control_runs_is_guarded(identity: str) -> None:
+    with fresh(identity) as ground:
+        ground.stop()
+        ground.run_outside("mkdir -p .hg .jj/repo; echo '[ui]' > .hg/hgrc; echo data > .hg/dirstate")
+        ended = ground.run(
+            "for f in .hg/hgrc .hg/sharedpath .jj/repo/config.toml; do echo evil > $f; done; mv .hg h; mv .jj j; "
+            "rm -f .hg/hgrc; echo other > .hg/dirstate && echo fine"
+        )
+        assert ended.out.endswith("fine\n"), "and what a commit changes can be changed"
+        ground.end_sandbox()
+        assert (ground.root / ".hg/hgrc").read_text() == "[ui]\n"
+        assert sorted(path.name for path in ground.root.glob(".hg/*")) == ["dirstate", "hgrc"]
+        assert list(ground.root.glob(".jj/repo/*")) == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -rf .git; mkfifo .git",
+        "rm .git/config; mkfifo .git/config",
+        "rm -rf .git/info; mkfifo .git/info",
+        "rm -rf .git/info; echo x > .git/info",
+        "mkfifo .git/commondir; touch -d @1 .git/commondir",
+        "mkfifo .git/modules",
+        "rm -rf .git; mkfifo g; echo 'gitdir: g' > .git",
+        "rm -rf .git; mkdir g; mkfifo g/HEAD g/config g/commondir g/gitdir; echo 'gitdir: g' > .git",
+        "rm -rf .git; echo 'gitdir: /proc/self/fd' > .git",
+        "mkfifo .latchstep",
+    ],
+)
+@both
+def test_what_is_no_file_where_git_has_one_holds_nothing_up(level: str, script: str) -> None:
+    with fresh(IDENTITIES[0], level) as ground:
+        ground.stop()
+        ground.run_outside(script)
+        look = "import sys; from latchstep.tool.gitguard import guards_of; guards_of(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", look, ground.root], env=ground.env, timeout=30, check=True)
+        ended = ground.run("echo evil > .git/new; echo fine")
+        assert (ended.status, ended.out.splitlines()[-1]) == (0, "fine"), ended
 
 
 @anybody

@@ -24,6 +24,7 @@ from latchstep.tool.show import LINE_LIMIT, OUTPUT_LIMIT, show
 from latchstep.tool.spawner import Spawner
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+NOT_FOUND = "[exit status 127 (as when a command is not found)]"
 NOTES = 600
 """Room for the notes in brackets beside the output."""
 
@@ -268,9 +269,11 @@ asyncio.run(main())
         ("false | cat", 0, "", "(no output)\n[exit status 0]"),
         ("bash -c 'exit 300'", 44, "", "(no output)\n[exit status 44]"),
         ("printf out; printf err >&2; exit 7", 7, "", "outerr\n[exit status 7]"),
-        ("no-such-command-here", 127, "", "command not found)]"),
+        ("no-such-command-here", 127, "", "command not found\n" + NOT_FOUND),
         ("sh -c 'kill -SEGV $$'; exit $?", 139, "", "ends by signal SIGSEGV)]"),
         ("printf '\\n\\n'", 0, "", "(nothing visible, 2 bytes)\n[exit status 0]"),
+        ("-no-such-command-here", 127, "", "-no-such-command-here: command not found\n" + NOT_FOUND),
+        ("+x", 127, "", "+x: command not found\n" + NOT_FOUND),
     ],
 )
 def test_b63_the_exit_status_is_data(tmp_path: Path, command: str, exit: int | None, signal: str, shown: str) -> None:
@@ -409,6 +412,33 @@ def test_the_folder_must_lie_beneath_the_workspace(tmp_path: Path) -> None:
         assert text(await call("pwd")).startswith(f"{root}\n")
 
     with_bash(root, work)
+
+
+def test_a_character_that_comes_in_two_pieces_is_not_shown_as_none(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def work(call: Call) -> None:
+        script = "printf 'up \\342'; until [ -e go ]; do sleep 0.02; done; printf '\\200\\224 end'"
+
+        def tell(text: str) -> None:
+            told.append(text)
+            (tmp_path / "go").touch()
+
+        assert text(await call(script, Context(progress=tell))).startswith("up \N{EM DASH} end\n")
+
+    with_bash(tmp_path, work)
+    assert told == ["up ", " end"]
+
+
+def test_a_locale_that_is_not_installed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LC_ALL": "xx_YY.UTF-8", "LC_CTYPE": "UTF-8", "LANG": "C.UTF-8", "LC_TIME": "POSIX"}.items():
+        monkeypatch.setenv(name, value)
+
+    async def work(call: Call) -> None:
+        shown = text(await call("bash -c true; env | grep -E '^(LC_|LANG)' | sort"))
+        assert shown == "LANG=C.UTF-8\nLC_TIME=POSIX\n[exit status 0]"
+
+    with_bash(tmp_path, work)
 
 
 def test_progress_is_bounded_and_clean(tmp_path: Path) -> None:

@@ -90,11 +90,34 @@ def test_a_job_is_started_read_awaited_and_stopped(tmp_path: Path) -> None:
     with_jobs(tmp_path, work)
 
 
+def test_what_an_ended_job_left_running_is_stopped_with_it_and_nothing_else(tmp_path: Path) -> None:
+    async def work(call: Call, jobs: Jobs) -> None:
+        await call("bash", command="setsid -f sh -c 'echo $$ > other; exec sleep 300' >/dev/null; exit 0")
+        await until(lambda: pids_in(tmp_path / "other"))
+        script = (
+            "setsid -f sh -c 'echo $$ > pid; exec sleep 300' >/dev/null; until [ -s pid ]; do sleep 0.02; done; exit 5"
+        )
+        said = await call("bash", command=script, background=True)
+        if "exit status 5" not in said:
+            said = await call("job_read", job="job-1", wait=15)
+        assert "still running in the background" in said
+        (pid,), (other,) = pids_in(tmp_path / "pid"), pids_in(tmp_path / "other")
+        assert alive(pid)
+        said = await call("job_stop", job="job-1")
+        assert "exit status 5; what it had left running was ended" in said
+        assert "still running" not in said
+        assert not alive(pid)
+        assert alive(other)
+        assert "was ended" not in await call("job_stop", job="job-1")
+
+    with_jobs(tmp_path, work)
+
+
 @pytest.mark.parametrize(
     ("command", "state"),
     [
         ("echo x; exit 3", r"ended after \d+\.\d s: exit status 3"),
-        ("no-such-program", r"exit status 127 \(command not found\)"),
+        ("no-such-program", r"exit status 127 \(as when a command is not found\)"),
         ("kill -SEGV $$", r"ended by signal SIGSEGV"),
     ],
 )

@@ -14,7 +14,7 @@ from latchstep.tool import probe, sandbox, seccomp
 from latchstep.tool.explain import explain
 from latchstep.tool.gitguard import Guards, guards_of
 from latchstep.tool.guard import OURS
-from latchstep.tool.probe import best
+from latchstep.tool.probe import best, trial
 from latchstep.tool.sandbox import CACHES, OFFLINE, Sandbox, bubblewrap, families, plan, profile
 from latchstep.tool.spawner import Spawner
 
@@ -168,6 +168,18 @@ def test_a_level_that_fails_is_named_with_its_reason_and_the_next_is_tried(
     found, problems = asyncio.run(best(lambda level: Sandbox(level, str(tmp_path))))
     assert problems[0] == "bubblewrap: bwrap is not installed (package bubblewrap)"
     assert found.level in ("landlock", "none")
+
+
+@pytest.mark.parametrize("path", [".:/usr/bin:/bin", ""])
+def test_a_trial_asks_no_program_of_the_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    for name in ("grep", "cat"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n: > {tmp_path}/ran\n")
+        (tmp_path / name).chmod(0o755)
+    before = {level: asyncio.run(trial(Sandbox(level, str(tmp_path)))) for level in ("bubblewrap", "landlock")}
+    monkeypatch.setenv("PATH", path)
+    for level, problem in before.items():
+        assert asyncio.run(trial(Sandbox(level, str(tmp_path)))) == problem
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_trial_that_was_passed_is_not_repeated_until_something_changes(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from latchstep.tool import startfiles
+from latchstep.tool.guard import OURS
 from latchstep.tool.startfiles import changed_start_files
 
 MATTER = [
@@ -32,6 +33,18 @@ MATTER = [
     "pkg/CLAUDE.md",
     ".latchstep/settings.toml",
     ".mcp.json",
+    ".devcontainer.json",
+    "rust-toolchain.toml",
+    ".bash_profile",
+    "data/.Rprofile",
+    ".helix/languages.toml",
+    ".yarn/releases/yarn.cjs",
+    ".aider.conf.yml",
+    "opencode.json",
+    ".git/remotes/origin",
+    ".lfsconfig",
+    ".hg/hgrc",
+    ".jj/repo/config.toml",
 ]
 INNOCENT = [
     "src/main.py",
@@ -106,3 +119,47 @@ def test_a_tree_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for number in range(5):
         (tmp_path / f"d{number}").mkdir()
     assert changed_start_files(tmp_path, 0.0)[1] is False
+
+
+def aged(root: Path) -> float:
+    """A time after which nothing beneath has changed yet."""
+    later = max(path.lstat().st_ctime for path in root.rglob("*")) + 0.001
+    probe = root.parent / "probe"
+    probe.touch()
+    while probe.stat().st_ctime < later:
+        os.utime(probe)
+    return later
+
+
+@pytest.mark.parametrize("name", [".envrc", ".git/commondir", ".vscode/tasks.json", "sub/.git"])
+def test_a_time_that_says_a_sandbox_put_it_there_hides_nothing(tmp_path: Path, name: str) -> None:
+    """The mark is a time that anybody can set, so the content must be a sandbox's too."""
+    put(tmp_path, name)
+    for path in (tmp_path / name, (tmp_path / name).parent):
+        os.utime(path, (OURS, OURS))
+    assert name in paths(tmp_path, 0.0)
+    (tmp_path / name).write_text("")
+    os.utime(tmp_path / name, (OURS, OURS))
+    assert name not in paths(tmp_path, 0.0), "as a sandbox's would be"
+
+
+@pytest.mark.parametrize("name", [".vscode", ".husky", "pkg/.idea", ".github/workflows", ".claude"])
+def test_a_folder_that_is_a_link_or_was_moved_there_is_found(tmp_path: Path, name: str) -> None:
+    put(tmp_path, "innocent/tasks.json", f"{name}-other/x")
+    later = aged(tmp_path)
+    assert paths(tmp_path, later) == []
+    (tmp_path / name).symlink_to(tmp_path / "innocent")
+    assert paths(tmp_path, later) == [name]
+    (tmp_path / name).unlink()
+    (tmp_path / "innocent").rename(tmp_path / name)
+    assert paths(tmp_path, later) == [name]
+    put(tmp_path, f"{name}/new")
+    assert paths(tmp_path, later) == [f"{name}/new"], "where something in it is new, that alone is said"
+
+
+def test_a_repository_in_parts_is_found(tmp_path: Path) -> None:
+    """`.git` may be a file; what it names needs no config, and what that names in turn no HEAD."""
+    put(tmp_path, "gitdir/HEAD", "gitdir/commondir", "common/config", ".git")
+    for name in ("objects", "refs"):
+        (tmp_path / "common" / name).symlink_to(tmp_path / "gitdir")
+    assert paths(tmp_path, 0.0) == [".git", "common/config"]

@@ -173,7 +173,7 @@ class Progress:
         if self.capture.total < self.due:
             return
         piece = data[-PROGRESS_BYTES:]
-        text = "" if is_binary(piece) else clean_output(piece).strip("\n")
+        text = "" if is_binary(piece) else clean_output(piece).strip("\n\ufffd")  # a character may be cut at either end
         if text:
             self.told += 1
             if self.told >= PROGRESS_EAGER:
@@ -213,9 +213,9 @@ def status_of(ended: Finished, timeout: float) -> str:
         return f"ended by signal {ended.signal}"
     status = ended.exit_status or 0
     if status == 126:
-        return "exit status 126 (the shell could not execute it)"
+        return "exit status 126 (as when the shell cannot execute a file)"
     if status == 127:
-        return "exit status 127 (command not found)"
+        return "exit status 127 (as when a command is not found)"
     if 128 < status <= 192:
         return f"exit status {status} (as when a process in it ends by signal {signal_name(status - 128)})"
     return f"exit status {status}"

@@ -6,7 +6,9 @@ wait for a person in an editor, a pager or a prompt.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 INHERITED = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ", "VIRTUAL_ENV"})
 INHERITED_PREFIX = "LC_"
@@ -32,15 +34,31 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 def child_environment(
     source: Mapping[str, str], keep: Iterable[str] = (), extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The variables of a command. `keep` names more of `source` to inherit, `extra` sets values.
+    """The variables of a command. `keep` names more of `source` to inherit, `extra` sets values. A locale that is not
+    installed is left out, since every shell and every perl would complain of it.
 
     Raises ValueError for a name or value that no environment can hold.
     """
     names = INHERITED.union(keep)
     chosen = {name: value for name, value in source.items() if name in names or name.startswith(INHERITED_PREFIX)}
-    chosen.setdefault("PATH", DEFAULT_PATH)
+    for name in [name for name in chosen if name.startswith(("LC_", "LANG")) and not _is_known(chosen[name])]:
+        del chosen[name]
+    chosen["PATH"] = chosen.get("PATH") or DEFAULT_PATH
     for name, value in (extra or {}).items():
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(f"{name!r} cannot be set in an environment")
         chosen[name] = value
     return {**chosen, **FORCED}
+
+
+@cache
+def _is_known(locale: str) -> bool:
+    """Whether the C library has this locale, as far as it can be asked."""
+    import ctypes
+
+    try:
+        made = ctypes.CDLL(None).newlocale
+        made.restype, made.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+        return made(1, os.fsencode(locale), None) is not None  # the mask of LC_CTYPE on Linux
+    except (AttributeError, ValueError):
+        return True

@@ -1,4 +1,5 @@
-"""What of a repository makes the person's own git run programs, and so stays read-only while commands may write.
+"""What of a repository makes the person's own git run programs, and so stays read-only while commands may write; and
+who the person is to git.
 
 Only looks. A mount pins its own name and not the folders above it, so each of these is held too.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +24,8 @@ GUARDED: dict[str, bytes | None] = {
     "hooks": None,
 }
 """By path in a git directory: what is put there where nothing is (None: a folder), which changes nothing for git."""
+OTHERS = (".hg/hgrc", ".hg/hgrc-not-shared", ".hg/sharedpath", ".jj/repo/config.toml", ".sl/config")
+"""The same of other systems of version control, where a workspace has their folder."""
 GUARDED_WORKTREE = ("config.worktree", "commondir", "gitdir")
 OWN = ".latchstep"
 """Beginning of the names of our own configuration. A folder of just this name is held where there is none."""
@@ -33,6 +37,9 @@ MAX_CONFIG = 1 << 20
 """Bytes of a config that are looked through."""
 
 SETTING = re.compile(r'(?im)^[ \t]*(hookspath|path|attributesfile)[ \t]*=[ \t]*"?([^"\n;#]+)')
+
+SECTION = re.compile(r"(?ims)^[ \t]*\[user\].*?(?=^[ \t]*\[|\Z)")
+IDENTITY = re.compile(r"(?im)^[ \t]*(?:name|email)[ \t]*=[^\n\\]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +60,24 @@ def guards_of(root: str) -> Guards:
     names = {OWN, *_own(root)}
     own = [path for name in sorted(names) if not os.path.islink(path := f"{root}/{name}")]
     made: list[tuple[str, bytes | None]] = [(path, None) for path in own if _is_ours(path)]
+    held: list[str] = []
+    for path in (f"{root}/{name}" for name in OTHERS):
+        folder = os.path.dirname(path)
+        if os.path.isdir(folder) and os.path.realpath(path) == path:
+            held += _between(root, folder)[1:]
+            own.append(path)
+            made += [(path, b"")] if _is_ours(path) else []
     git = f"{root}/.git"
     if os.path.islink(git) or not os.path.exists(git):
-        return Guards((), (), tuple(own), tuple(made))
+        return Guards((), tuple(held), tuple(own), tuple(made))
     beside: tuple[str, ...] = ()
     if os.path.isfile(git):
         own.append(git)
         base = _named_by(git, root)
         if not base:
-            return Guards((), (), tuple(own), tuple(made), ".git names a folder that does not name it in return")
+            return Guards(
+                (), tuple(held), tuple(own), tuple(made), ".git names a folder that does not name it in return"
+            )
         beside = () if base.startswith(root + "/") else (base,)
     else:
         base = git
@@ -73,8 +89,8 @@ def guards_of(root: str) -> Guards:
             placed += [(path, content)] if _is_ours(path) else []
         pins += _between(root, os.path.dirname(base))[1:] if not beside else []
     except ValueError as error:
-        return Guards(beside, (), (*own, base), tuple(made), f"{base} is read-only as a whole: {error}")
-    return Guards(beside, tuple(pins), (*own, *readonly), (*made, *placed))
+        return Guards(beside, tuple(held), (*own, base), tuple(made), f"{base} is read-only as a whole: {error}")
+    return Guards(beside, (*held, *pins), (*own, *readonly), (*made, *placed))
 
 
 def merged(*several: Guards) -> Guards:
@@ -89,9 +105,12 @@ def _repository(base: str) -> tuple[list[str], list[str], list[tuple[str, bytes 
     readonly: list[str] = []
     made: list[tuple[str, bytes | None]] = []
     for path in (base, *_below(base)):
-        for name in ("info", "modules", "worktrees", *GUARDED):
-            if os.path.islink(f"{path}/{name}"):
-                raise ValueError(f"{path}/{name} is a link")
+        for name in ("", "info", "modules", "worktrees", *GUARDED):
+            part = f"{path}/{name}".rstrip("/")
+            if os.path.islink(part):
+                raise ValueError(f"{part} is a link")
+            if name not in GUARDED and os.path.exists(part) and not os.path.isdir(part):
+                raise ValueError(f"{part} is no folder")
         if len(readonly) > MAX_DIRECTORIES * len(GUARDED):
             raise ValueError(f"it holds more than {MAX_DIRECTORIES} repositories (MAX_DIRECTORIES)")
         is_worktree = os.path.basename(os.path.dirname(path)) == "worktrees"
@@ -108,17 +127,21 @@ def _in_workspace(root: str, base: str) -> Iterator[tuple[str, bytes | None]]:
     """What git's settings take from the workspace itself: a folder of hooks, further settings, attributes."""
     home = os.path.expanduser("~")
     for file in (f"{base}/config", f"{home}/.gitconfig", f"{home}/.config/git/config"):
-        try:
-            with open(file, "rb") as opened:
-                text = os.fsdecode(opened.read(MAX_CONFIG))
-        except OSError:
-            continue
-        for name, value in SETTING.findall(text):
+        for name, value in SETTING.findall(_text(file, MAX_CONFIG)):
             start = os.path.dirname(file) if name.lower() == "path" else root
             path = os.path.normpath(os.path.join(start, os.path.expanduser(value.strip())))
             inside = path.startswith(root + "/") and not path.startswith((base + "/", f"{root}/.git/"))
             if inside and os.path.realpath(path) == path:
                 yield path, None if name.lower() == "hookspath" else b""
+
+
+def identity(home: str) -> bytes:
+    """A `.gitconfig` that says no more than who the person is, from theirs: what a commit needs."""
+    for file in (f"{home}/.gitconfig", f"{home}/.config/git/config"):
+        section = SECTION.search(_text(file, MAX_CONFIG))
+        if section and (lines := IDENTITY.findall(section[0])):
+            return os.fsencode("\n".join(["[user]", *lines, ""]))
+    return b""
 
 
 def _is_ours(path: str) -> bool:
@@ -180,12 +203,16 @@ def _named_by(file: str, root: str) -> str:
 
 def _followed(file: str, pattern: str) -> str:
     """The real path that a small file names (group 1 of the pattern), relative to its folder; "" for none."""
-    try:
-        with open(file, "rb") as opened:
-            text = os.fsdecode(opened.read(MAX_SMALL))
-    except OSError:
-        return ""
-    found = re.search(pattern, text)
+    found = re.search(pattern, _text(file, MAX_SMALL))
     if found is None:
         return ""
     return os.path.realpath(os.path.join(os.path.dirname(file), found[1].strip()))
+
+
+def _text(path: str, most: int) -> str:
+    """The beginning of a regular file, "" for anything else: a FIFO, that somebody put there, would be waited for."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return os.fsdecode(file.read(most)) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
+    except OSError:
+        return ""

@@ -113,8 +113,9 @@ class Objects:
         self.place()
         for path in (self._packs.parent, self._packs, self.folder / "refs"):
             path.mkdir(mode=0o700, exist_ok=True)
-        (self.folder / "config").write_text(CONFIG)
-        head.write_text("ref: refs/heads/none\n")
+        for path, text in ((self.folder / "config", CONFIG), (head, "ref: refs/heads/none\n")):
+            path.touch(0o600)
+            path.write_text(text)
         for path in (self._packs.parent, self.folder, self.folder.parent, self.folder.parent.parent):
             _sync(path)
 

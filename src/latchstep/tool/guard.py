@@ -28,8 +28,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` costs 3 ms of the start
     from typing import Any
 
-FILTER, ARGUMENTS, LOCK, CHANNEL = 5, 6, 7, 8
-"""Descriptors that bubblewrap is given, beside requests and the end of a pipe that tells of the worker's end."""
+FILTER, ARGUMENTS, LOCK, CHANNEL, FILES = 5, 6, 7, 8, 9
+"""Descriptors that bubblewrap is given, beside requests and the end of a pipe that tells of the worker's end. From the
+last one on: what it is to write (see `sandbox.bubblewrap`)."""
 
 OURS = 1
 """Time of last change (seconds) of what a sandbox put somewhere, by which another one knows it."""
@@ -146,8 +147,10 @@ def place(plan: dict[str, Any]) -> list[tuple[int, str, bytes | None]]:
         folder = f"/tmp/latchstep-{os.urandom(8).hex()}"
         for path in (folder, f"{folder}/home"):
             os.mkdir(path, 0o700)
-            if plan["user"]:
-                os.chown(path, *plan["user"])
+        with open(config := f"{folder}/home/.gitconfig", "wb") as file:
+            file.write(plan["identity"])
+        for path in (folder, f"{folder}/home", config) if plan["user"] else ():
+            os.chown(path, *plan["user"])
         plan["private"] = folder
         plan["variables"] = {b"TMPDIR": os.fsencode(folder), b"HOME": os.fsencode(f"{folder}/home")}
     placed = []
@@ -165,7 +168,7 @@ def place(plan: dict[str, Any]) -> list[tuple[int, str, bytes | None]]:
             os.utime(path, (OURS, OURS))
         except FileExistsError:  # another session's, which is to live as long as ours
             pass
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a FIFO
         fcntl.flock(fd, fcntl.LOCK_SH)
         placed.append((fd, path, content))
     return placed
@@ -176,6 +179,10 @@ def remove(plan: dict[str, Any], placed: list[tuple[int, str, bytes | None]]) ->
     if "private" in plan:
         import shutil
 
+        for folder, folders, _ in os.walk(plan["private"]):
+            for path in (f"{folder}/{name}" for name in folders):
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)  # a user cannot remove what is in one without these rights
         shutil.rmtree(plan["private"], ignore_errors=True)
     for fd, path, content in placed:
         try:
@@ -207,8 +214,8 @@ def become(plan: dict[str, Any]) -> None:
         os.setresgid(user[1], user[1], user[1])
         os.setresuid(user[0], user[0], user[0])
     for name, most in plan["limits"].items():
-        if name == "NPROC" and plan["level"] != "bubblewrap":
-            continue  # it would count everything that the user has running
+        if name == "NPROC" and plan["level"] != "bubblewrap":  # everything that the user has running is counted
+            most += int(proctable.read_file("/proc/loadavg").split()[3].split(b"/")[1])
         number = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(number)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -282,6 +289,7 @@ def enter_bubblewrap(plan: dict[str, Any], token: bytes, given: dict[int, int]) 
     given |= {
         FILTER: _file(plan["calls"]),
         ARGUMENTS: _file(b"".join(os.fsencode(argument) + b"\0" for argument in arguments)),
+        **{number: _file(data) for number, data in enumerate(plan["files"], FILES)},
     }
     high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for number, fd in given.items() if fd >= 0}
     for number, fd in high.items():

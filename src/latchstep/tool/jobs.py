@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -202,7 +202,11 @@ class Jobs:
         async def job_stop(job: Name, *, context: Context) -> Output:
             known = self._find(job, context)
             await self._end([known])
-            return self._told(known)
+            if known.ended is None or not known.ended.left_count:
+                return self._told(known)
+            await self.spawner.kill_all(STOP_GRACE, known.ended.id)
+            known.ended = replace(known.ended, left=(), left_count=0)
+            return self._told(known, "what it had left running was ended")
 
         return job_read, job_stop
 

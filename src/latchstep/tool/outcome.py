@@ -32,7 +32,7 @@ class Finished:
     Of `exit_status` and `signal` (a name such as "SIGSEGV", else "") one is set, unless `unknown` says why the
     outcome cannot be told. duration: seconds. head, tail, total, lines, output, output_problem: see `Capture`.
     left: at most 20 of its `left_count` processes that still run; they live until the spawner is closed, and what
-    they write from now on is read and forgotten.
+    they write from now on is read and forgotten. id: what `Spawner.kill_all` knows it by.
     """
 
     exit_status: int | None
@@ -49,6 +49,7 @@ class Finished:
     left_count: int = 0
     unknown: str = ""
     restarted: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def finished(report: Report, capture: Capture, elapsed: float, restarted: str = "") -> Finished:
+def finished(report: Report, capture: Capture, elapsed: float, restarted: str = "", id: str = "") -> Finished:
     """Join a report with what was captured; `elapsed` seconds bound what the report says of its duration."""
     capture.flush()
     status, unknown = report.status, report.lost
@@ -116,4 +117,5 @@ def finished(report: Report, capture: Capture, elapsed: float, restarted: str = 
         left_count=report.left_count,
         unknown=unknown,
         restarted=restarted,
+        id=id,
     )

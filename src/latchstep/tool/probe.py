@@ -24,6 +24,7 @@ KEPT = 20
 """Trials that are remembered beside the newest."""
 
 TRIAL = """
+PATH=/usr/bin:/bin:$PATH  # what is first in a person's may lie in the workspace
 [ -w . ] || echo "the workspace cannot be written"
 cat {secret} 2>/dev/null && echo " is what a file outside says"
 echo x 2>/dev/null >{secret}
@@ -103,6 +104,7 @@ def _passed(file: Path | None) -> list[str]:
 def _keep(file: Path, keys: list[str]) -> None:
     with suppress(OSError):  # then it is tried again
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch(0o600)
         file.write_text("\n".join(keys))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from typing import Any, Literal
 
 from latchstep.errors import DefinitionError
 
-from . import landlock, proxy, seccomp
-from .gitguard import Guards, guards_of, merged
+from . import guard, landlock, proxy, seccomp
+from .gitguard import Guards, guards_of, identity, merged
 from .roots import Extra, refuse_unfit, within
 
 Level = Literal["bubblewrap", "landlock", "none"]
@@ -66,18 +67,21 @@ TOOL_HOMES = {"RUSTUP_HOME": ".rustup", "PYENV_ROOT": ".pyenv", "NVM_DIR": ".nvm
 TMP_BYTES, HOME_BYTES = 4 << 30, 1 << 30
 """Most that /tmp and the home may hold; both are memory."""
 
-RLIMITS: dict[str, int] = {"CORE": 0, "FSIZE": 16 << 30, "NOFILE": 65_536, "NPROC": 4_096}
-"""Of each process: bytes of a core dump and of a file, open files; and processes, which only a user namespace counts
-by itself, and the kernel never for root."""
+RLIMITS: dict[str, int] = {"CORE": 1, "FSIZE": 16 << 30, "NOFILE": 65_536, "NPROC": 4_096}
+"""Of each process: bytes of a core dump (1: none is written, and no handler of the machine's started, as 0 lets it be)
+and of a file, open files; and processes: those of a user namespace, elsewhere more than there are when it starts."""
+PID_MAX, PER_NAMESPACE = "/proc/sys/kernel/pid_max", (6, 14)
+"""The kernel counts no processes of root, but since this version it bounds those of each process namespace."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 NOT_COVERED: dict[Level, str] = {
-    "bubblewrap": "what you start in the workspace yourself afterwards; holes in the kernel; as root, a fork bomb",
+    "bubblewrap": "what you start in the workspace yourself; holes in the kernel; as root before Linux 6.14 fork bombs",
     "landlock": (
         "git's hooks and config, which commands can change (a run says so at its end); mode and times of files outside "
-        "whose path is known; names and arguments of other processes; shared memory of System V; /tmp is refused, and "
-        "$TMPDIR takes its place; what you start in the workspace yourself afterwards; holes in the kernel"
+        "whose path is known; names, arguments and priorities of other processes; before Linux 6.12 signals to yours; "
+        "as root fork bombs; /tmp is refused, $TMPDIR takes its place; what you start in the workspace yourself; holes "
+        "in the kernel"
     ),
 }
 """What each level does not keep from happening, in words for a person."""
@@ -273,8 +277,9 @@ def _reaches(path: str, user: tuple[int, int] | None) -> bool:
 # -- told to bubblewrap -------------------------------------------------------------------------------------
 
 
-def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
-    """The arguments of bubblewrap, in the order in which it mounts: each line may cover a part of those before."""
+def bubblewrap(sandbox: Sandbox, shown: Profile, files: Iterable[str] = (), *, as_root: bool) -> list[str]:
+    """The arguments of bubblewrap, in the order in which it mounts: each line may cover a part of those before. files:
+    those that it writes there, each from a descriptor that it is given."""
     arguments = ["--unshare-all", "--unshare-user", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
     arguments += [*([] if sandbox.older else [NEWER]), "--clearenv", "--as-pid-1", "--hostname", "sandbox"]
     if sandbox.net == "host":
@@ -288,8 +293,9 @@ def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
             arguments += ["--ro-bind-try", path, path]
     for path in (f"/etc/{name}" for name in ETC) if as_root else ("/etc",):
         arguments += ["--ro-bind-try", path, path]
-    arguments += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--dir", "/run", "--dir", "/var"]
-    arguments += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--size", str(TMP_BYTES), "--tmpfs", "/var/tmp"]
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", "/run", "--dir", "/var"]
+    for path in ("/tmp", "/var/tmp", "/dev/shm"):
+        arguments += ["--size", str(TMP_BYTES), "--tmpfs", path]
     if len(Path(shown.home).parts) > 1:
         arguments += ["--size", str(HOME_BYTES), "--tmpfs", shown.home]
     if shown.resolver.startswith("/run/"):
@@ -309,7 +315,9 @@ def bubblewrap(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[str]:
     for path in shown.hidden:
         if any(within(path, folder) for folder in (*shown.writable, *SYSTEM)):
             arguments += ["--perms", "0555", "--tmpfs", path]
-    return [*arguments, "--remount-ro", "/", "--chdir", "/"]
+    for number, path in enumerate(files, guard.FILES):
+        arguments += ["--perms", "0644", "--file", str(number), path]
+    return [*arguments, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
 
 
 def _above(path: str, root: str) -> list[str]:
@@ -341,6 +349,10 @@ def families(level: Level, net: str) -> frozenset[int]:
     return frozenset({seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK} if net == "host" else ())
 
 
+def _kernel() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+
+
 def plan(sandbox: Sandbox) -> dict[str, Any]:
     """What the spawner's program is told (see `guard`).
 
@@ -365,6 +377,7 @@ def plan(sandbox: Sandbox) -> dict[str, Any]:
         "python": shown.python,
         "net": sandbox.net == "host",
         "hosts": sandbox.hosts(),
+        "identity": identity(sandbox.home),
     }
     if sandbox.level == "landlock":
         if told["hosts"]:
@@ -373,10 +386,14 @@ def plan(sandbox: Sandbox) -> dict[str, Any]:
     program = next((path for path in BUBBLEWRAP if os.access(path, os.X_OK)), "")
     if not program:
         raise DefinitionError("bwrap is not installed (package bubblewrap)")
+    files = {f"{shown.home}/.gitconfig": told["identity"]} if len(Path(shown.home).parts) > 1 else {}
+    if as_root and _kernel() >= PER_NAMESPACE:  # before that, it would be the whole machine's
+        files[PID_MAX] = b"%d" % RLIMITS["NPROC"]
     return {
         **told,
         "program": program,
-        "arguments": bubblewrap(sandbox, shown, as_root=as_root),
+        "files": list(files.values()),
+        "arguments": bubblewrap(sandbox, shown, files, as_root=as_root),
         "pins": list(shown.guards.pins),
         "readonly": list(shown.guards.readonly),
         "made": list(shown.guards.made),

@@ -37,6 +37,13 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "vhangup": (153, 58),
 }  # fmt: skip
 
+SHARED: dict[str, tuple[int | None, int | None]] = {
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197), "semget": (64, 190),
+    "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189),
+    "msgrcv": (70, 188), "msgctl": (71, 187),
+}  # fmt: skip
+"""What System V shares among all processes: refused where AF_UNIX is, since no namespace holds either."""
+
 ABSENT: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
 """Their arguments lie in memory, where a filter cannot look: said not to exist, so that callers use the older ones."""
 
@@ -59,6 +66,7 @@ BITS: tuple[tuple[str, int | None, int | None, int, int], ...] = (
     ("mkdirat", 258, 34, 2, SET_ID),
     ("mknod", 133, None, 1, SET_ID),
     ("mknodat", 259, 33, 2, SET_ID),
+    ("prlimit64", 302, 261, 0, 0xFFFFFFFF),  # bounds of another process, which is as good as a signal
 )
 """Refused where an argument (by its place) has one of these bits."""
 
@@ -87,7 +95,8 @@ def _line(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
 
 def _checks(column: int, families: Collection[int]) -> Iterator[bytes]:
     """Each one compares the loaded number, and where it is the one, ends with a verdict."""
-    for table, error in ((REFUSED, EPERM), (ABSENT, ENOSYS)):
+    shared = {} if AF_UNIX in families else SHARED
+    for table, error in (({**REFUSED, **shared}, EPERM), (ABSENT, ENOSYS)):
         for numbers in table.values():
             if (number := numbers[column]) is not None:
                 yield _line(EQUAL, number, 0, 1) + _line(RETURN, ERROR | error)

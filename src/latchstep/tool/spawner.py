@@ -120,7 +120,8 @@ class Spawner:
                 await self.close(grace)
             if report.stale or report.failed:
                 raise ToolError(f"the command was not started: {report.failed or _detached(stale)}")
-            return finished(report, capture, time.monotonic() - begun, restarted=_detached(stale) if stale else "")
+            restarted = _detached(stale) if stale else ""
+            return finished(report, capture, time.monotonic() - begun, restarted=restarted, id=job.id)
         finally:
             capture.close()
             self._rest(loop)
@@ -148,13 +149,14 @@ class Spawner:
                 os.close(job.fd)
                 job.fd = -1
 
-    async def kill_all(self, grace: float = GRACE) -> None:
-        """End every command and everything that earlier ones left; return when all of it is dead."""
+    async def kill_all(self, grace: float = GRACE, only: str = "*") -> None:
+        """End every command and everything that earlier ones left; return when all of it is dead. only: the `id` of an
+        ended command, for what that one left."""
         loop = self._attach()
         for link in self._living():
             job = self._job(loop, Capture(), None)
             link.jobs[job.id] = job
-            link.send(f"end\0{job.id}\0*\0{grace}")
+            link.send(f"end\0{job.id}\0{only}\0{grace}")
             await link.insist(job.done, grace)
 
     async def close(self, grace: float = GRACE) -> None:
@@ -254,7 +256,7 @@ class Spawner:
         if stdin and apart:
             raise ValueError(f"a command with input has {len(text):,} bytes; at most {ARGUMENT_LIMIT:,} are taken")
         text = b"exec </dev/fd/%d\n%b" % (spawnd.SCRIPT_FD, text) if stdin else text
-        arguments = [shell, b"/dev/fd/%d" % spawnd.SCRIPT_FD] if apart else [shell, b"-c", text]
+        arguments = [shell, b"/dev/fd/%d" % spawnd.SCRIPT_FD] if apart else [shell, b"-c", b"--", text]
         confined = self.sandbox.variables() if self.sandbox is not None else {}
         environment = child_environment(os.environ, self._keep, {**self._extra, **confined, **(env or {})})
         variables = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
