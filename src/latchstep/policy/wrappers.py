@@ -64,7 +64,9 @@ SHELLS = frozenset({"sh", "bash", "dash", "ash"})
 NEVER = frozenset(
     "parallel busybox toybox su runuser script expect watch chroot nsenter unshare flock rlwrap strace ltrace gdb entr "
     "perf systemd-run at batch crontab start-stop-daemon chrt taskset numactl proxychains torsocks fakeroot firejail "
-    "bwrap setpriv capsh unbuffer chpst softlimit catchsegv valgrind ssh-agent dbus-run-session xvfb-run ld.so".split()
+    "bwrap setpriv capsh unbuffer chpst softlimit catchsegv valgrind ssh-agent dbus-run-session xvfb-run ld.so setarch "
+    "linux32 linux64 i386 x86_64 prlimit pkexec sg runcon eatmydata faketime hyperfine watchexec sshpass aa-exec gosu "
+    "su-exec tini dumb-init chronic torify socat".split()
 )
 """Programs that start others in ways no table here describes."""
 
