@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from latchstep.cli.granted import locked, replace_whole
 from tests.cli.cli_kit import NUMBER_ONLY, Home, bash, refused
 from tests.model.strict_chat import StrictChat, call_answer, text_answer
 
@@ -104,6 +106,44 @@ def test_trust_can_be_taken_back_and_needs_a_person(home: Home) -> None:
     assert home.run("trust", "--yes").status == 0
     assert home.run("trust", "--revoke").status == 0
     assert " · untrusted" in home.run("trust").out
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda kept: kept.chmod(0o620), "can be written by others"),
+        (lambda kept: kept.symlink_to(kept.rename(kept.with_name("real"))), "is a link"),
+        pytest.param(
+            lambda kept: os.chown(kept, 4711, -1),
+            "must be a file of yours",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away"),
+        ),
+        (lambda kept: (kept.unlink(), os.mkfifo(kept)), "must be a file of yours"),
+        (lambda kept: kept.write_text("[{"), "cannot be read"),
+    ],
+)
+def test_what_others_could_have_written_vouches_for_nothing(home: Home, make: Callable[[Path], Any], said: str) -> None:
+    configure(home.workspace)
+    assert home.run("trust", "--yes").status == 0
+    kept = home.state / "trust.json"
+    make(kept)
+    for words in (("run", "go", "--base-url", "http://127.0.0.1:9/v1"), ("trust", "--yes"), ("trust", "--revoke")):
+        refused(home.run(*words), 2, said)
+    assert not (home.workspace / "check-ran").exists()
+
+
+def test_folders_that_are_trusted_at_the_same_time_are_all_kept(home: Home) -> None:
+    """Another process vouches for another folder while this one shows what it asks about."""
+    configure(home.workspace)
+    other = {"path": "/elsewhere", "identity": "1:2", "digest": "0", "by": "me", "at": 1.0}
+    with locked(home.state):
+        process = home.start("trust", "--yes")
+        assert process.stdout is not None
+        assert any(b"its checks would run" in row for row in process.stdout)
+        replace_whole(home.state / "trust.json", [other])
+    assert process.wait(timeout=60) == 0
+    kept = json.loads((home.state / "trust.json").read_text())
+    assert [it["path"] for it in kept] == ["/elsewhere", str(home.workspace)]
 
 
 @pytest.mark.parametrize(

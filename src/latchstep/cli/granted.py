@@ -94,12 +94,18 @@ def revoke(state: Path, root: Path, rule: str) -> None:
 @contextmanager
 def _locked(state: Path, root: Path) -> Iterator[tuple[Grant, ...]]:
     """The grants, while nobody else changes any."""
-    folder = state / FOLDER
+    with locked(state / FOLDER):
+        yield load(state, root)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """While nobody else replaces a file in this folder of the person's. What was replaced stays replaced."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield load(state, root)
+        yield
         os.fsync(handle)
     finally:
         os.close(handle)

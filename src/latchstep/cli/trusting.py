@@ -30,13 +30,16 @@ from latchstep.policy.trust import (
 from latchstep.tool.workspace import Workspace, is_missing
 
 from .asking import can_ask
-from .granted import person, replace_whole
+from .configured import own_bytes
+from .granted import locked, person, replace_whole
 from .running import Setup, folder, here, state_root
 from .screen import Screen, gutter
 
 FILE = "trust.json"
 MAX_CONFIG = 256 * 1024
 """Bytes of each file that configures."""
+MAX_SIZE = 10_000_000
+"""Bytes of what is kept of all folders."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,26 +102,24 @@ def _identity(root: Path) -> str:
 
 
 def _known(state: Path) -> list[Trust]:
+    path = state / FILE
     try:
-        return msgspec.json.decode((state / FILE).read_bytes(), type=list[Trust])
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except (OSError, msgspec.DecodeError) as error:
-        raise DefinitionError(f"{state / FILE} cannot be read ({error}); mend or remove it") from error
+        return msgspec.json.decode(own_bytes(path, MAX_SIZE) or b"[]", type=list[Trust])
+    except msgspec.DecodeError as error:
+        raise DefinitionError(f"{path} cannot be read ({error}); mend or remove it") from error
 
 
-def _keep(state: Path, known: list[Trust]) -> None:
-    """Replace the file whole, 0600."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_whole(state / FILE, known)
+def _keep(state: Path, root: Path, *own: Trust) -> None:
+    """What holds of this folder from now on, in place of what did. Others may be vouched for at the same time."""
+    with locked(state):
+        replace_whole(state / FILE, [*(it for it in _known(state) if it.path != str(root)), *own])
 
 
 def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
     """Show what a folder configures, ask, and keep the answer. 0 where it is as wanted, 1 where it was declined."""
     root, state, screen = folder(cwd or here()), state_root(), Screen()
-    known = [trust for trust in _known(state) if trust.path != str(root)]
     if revoke:
-        _keep(state, known)
+        _keep(state, root)
         screen.line(f"{printable(str(root))} is not trusted.")
         return 0
     config = config_of(root, state)
@@ -130,7 +131,7 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
         screen.line("Nothing was changed.")
         return 1
     own = Trust(path=str(root), identity=config.identity, digest=config.digest, by=person(), at=time.time())
-    _keep(state, [*known, own])
+    _keep(state, root, own)
     screen.line("It is trusted until one of these files changes, or: latchstep trust --revoke")
     return 0
 
