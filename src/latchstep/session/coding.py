@@ -62,12 +62,12 @@ def _spawner(directory: Path | None, path: str | None = None, sandbox: Sandbox |
     )
 
 
-def _place(workspace: Workspace, directory: Path | None) -> Place:
+def _place(workspace: Workspace, directory: Path | None, masker: Masker) -> Place:
     """Where hooks run: in no sandbox."""
     from latchstep.tool.command_hooks import Place
 
     session = directory.name if directory is not None else ""
-    return Place(_spawner(directory), workspace.root, session, workspace.refuse_gone)
+    return Place(_spawner(directory), workspace.root, session, workspace.refuse_gone, masker)
 
 
 def coding_kit(
@@ -104,7 +104,7 @@ def coding_kit(
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = _spawner(directory, path, sandbox)
-    place = _place(workspace, directory)
+    place = _place(workspace, directory, masker)
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)
