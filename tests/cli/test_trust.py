@@ -89,6 +89,30 @@ def test_a_trusted_folder_is_followed_until_it_changes(home: Home) -> None:
     assert "Nobody has vouched" in system_of(server)
 
 
+def test_what_a_folder_said_ends_with_its_trust_in_a_session_too(home: Home) -> None:
+    """Its mode and its checks held because it was trusted, and not because they were typed."""
+    configure(home.workspace)
+    assert home.run("trust", "--yes").status == 0
+    with StrictChat([text_answer("done")]) as server:
+        assert home.run("run", "go", "--base-url", server.url, "--check", "touch own-ran").status == 0
+    configure(home.workspace, instructions="something else")
+    with StrictChat([WRITE, text_answer("done"), bash("touch by-rule", "call-2"), text_answer("done")]) as server:
+        done = home.run("resume", "go on", "--base-url", server.url)
+        assert "mode ask" in done.out
+        assert not (home.workspace / "new.txt").exists()
+        assert home.run("resume", "more", "--base-url", server.url, "--allow", "touch by-rule").status == 0
+    assert sorted(path.name for path in home.workspace.iterdir()) == [".latchstep", "AGENTS.md", "by-rule", "own-ran"]
+
+
+def test_what_a_folder_narrowed_is_wide_again_when_it_says_so_no_more(home: Home) -> None:
+    configure(home.workspace, 'mode = "plan"\nmax_steps = 1\n')
+    with StrictChat([text_answer("done"), WRITE, text_answer("done")]) as server:
+        home.run("run", "go", "--base-url", server.url, "--mode", "edits")
+        configure(home.workspace, "")
+        done = home.run("resume", "go on", "--base-url", server.url)
+    assert (done.status, "mode edits" in done.out, (home.workspace / "new.txt").exists()) == (0, True, True)
+
+
 def test_a_folder_put_in_its_place_is_not_the_one_that_was_trusted(home: Home) -> None:
     configure(home.workspace)
     assert home.run("trust", "--yes").status == 0

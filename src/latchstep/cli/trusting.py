@@ -32,7 +32,7 @@ from latchstep.tool.workspace import Workspace, is_missing
 from .asking import can_ask
 from .configured import own_bytes
 from .granted import locked, person, replace_whole
-from .running import Setup, folder, here, state_root
+from .running import Setup, Typed, folder, here, state_root
 from .screen import Screen, gutter
 
 FILE = "trust.json"
@@ -165,8 +165,10 @@ def under(setup: Setup, config: Config) -> Setup:
     trusted = config.standing == "trusted"
     settings = config.settings if trusted else narrowed(config.settings)
     steps = [most for most in (setup.max_steps, settings.max_steps) if most]
+    own = Typed(mode=setup.mode, checks=setup.checks, max_steps=setup.max_steps)
     return msgspec.structs.replace(
         setup,
+        typed=None if settings == Settings() else own,
         mode=mode_under(settings, setup.mode or None, config.standing),
         max_steps=0 if not steps else steps[0] if trusted else min(steps),
         checks=tuple(dict.fromkeys((*setup.checks, *settings.checks))),
