@@ -85,7 +85,7 @@ def test_a_trusted_folder_is_followed_until_it_changes(home: Home) -> None:
     configure(home.workspace, instructions="something else")
     with StrictChat([text_answer("done")]) as server:
         done = home.run("run", "go", "--base-url", server.url)
-    assert "has changed since it was trusted" in done.out
+    assert "what this folder configures has changed since it was trusted: its AGENTS.md" in done.out
     assert "Nobody has vouched" in system_of(server)
 
 

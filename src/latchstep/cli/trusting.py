@@ -181,10 +181,9 @@ def say_standing(config: Config, screen: Screen) -> None:
         screen.later(screen.style(printable(config.problem), "yellow"))
     if config.standing == "trusted" or config.empty:
         return
-    was = "what it configures has changed since it was trusted" if config.standing == "changed" else "not trusted"
-    screen.later(
-        screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow")
-    )
+    was = "what this folder configures has changed since it was trusted"
+    said = was if config.standing == "changed" else "this folder is not trusted"
+    screen.later(screen.style(f"{said}: its {_names(config)} can only narrow (latchstep trust)", "yellow"))
 
 
 def _names(config: Config) -> str:

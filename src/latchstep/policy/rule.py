@@ -153,6 +153,8 @@ _ESCAPES: dict[str, str] = {
     "sftp": "-o -F -S -D -b",
     "make": "-f --file --makefile -C --directory -E --eval -I --include-dir =",
     "tree": "-o",
+    "shuf": "-o --output",
+    "iconv": "-o --output",
     "split": "--filter",
     "zip": "-T --test --unzip-command",
     "man": "-P --pager -H --html",
@@ -168,6 +170,10 @@ _ESCAPES: dict[str, str] = {
 its name and verb. `*` does not stand for them. `=` is any word that holds one, `+` any that begins with one."""
 
 
+_WRITES_SECOND = frozenset({"uniq", "xxd"})
+"""Programs whose second operand is a file that they write."""
+
+
 def _escapes(words: tuple[Word, ...], at: int) -> bool:
     """This word may be such an option or verb: options also in their abbreviated, glued and clustered forms."""
     program, text = posixpath.basename(words[0].text), words[at].text
@@ -176,6 +182,8 @@ def _escapes(words: tuple[Word, ...], at: int) -> bool:
     if program == "tar" and at == 1 and not text.startswith("-"):
         text = f"-{text}"
     verb = next((place for place, word in enumerate(words) if place and not word.text.startswith("-")), 0)
+    if program in _WRITES_SECOND and at > verb and not text.startswith("-"):
+        return True
     option = text.partition("=")[0]
     for known in _ESCAPES.get(program, "").split() + _ESCAPES.get(f"{program} {words[verb].text}", "").split():
         if known in ("=", "+"):
