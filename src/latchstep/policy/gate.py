@@ -13,11 +13,27 @@ from latchstep.core.message import ToolCall
 
 from . import rule as r
 from .line import Command, Commands, Unclear
-from .readers import inside, only_reads
+from .readers import READERS, inside, only_reads
 from .rule import Rule
 from .shell import parse
 
 READS = "built in: it only reads"
+
+SHOWING = frozenset(READERS) | {
+    "sed",
+    "awk",
+    "less",
+    "more",
+    "cp",
+    "base64",
+    "xxd",
+    "od",
+    "strings",
+    "tac",
+    "rev",
+    "jq",
+}
+"""Programs whose operands are files that they show, or copy."""
 
 _ORDER = ("allow", "open", "ask", "deny")
 
@@ -96,6 +112,7 @@ def _line(rules: Sequence[Rule], about: list[Rule], command: str, cwd: str) -> D
     at_home &= not any(rule.says != "allow" and r.speaks_of(rule, "read") for rule in rules)  # it might read just that
     judged = [_command(about, whole, one, at_home) for one in parsed.commands]
     judged += _redirections(rules, parsed, cwd, at_home)
+    judged += [one for one in _named(rules, parsed, cwd) if one.says in ("ask", "deny")]
     if by_text.says != "open":
         judged = [by_text if one.says == "open" else one for one in judged] or [by_text]
         judged += [by_text] if by_text.says != "allow" else []
@@ -127,6 +144,16 @@ def _speaks(rule: Rule, command: Command) -> bool:
 def _shown(command: Command) -> str:
     text = " ".join(word.text for word in (*command.assigns, *command.words))
     return text if len(text) <= 200 else f"{text[:200]} …"
+
+
+def _named(rules: Sequence[Rule], parsed: Commands, cwd: str) -> Iterable[Decision]:
+    """What rules on `read` say of the files that programs which show files are given by name."""
+    about = [rule for rule in rules if r.speaks_of(rule, "read") and isinstance(rule.subject, str)]
+    for command in parsed.commands if about else ():
+        if posixpath.basename(command.words[0].text) in SHOWING:
+            for word in command.words[1:]:
+                if word.literal:
+                    yield _path(about, r.normal_path(posixpath.join(cwd, word.text)))
 
 
 def _redirections(rules: Sequence[Rule], parsed: Commands, cwd: str, at_home: bool) -> Iterable[Decision]:

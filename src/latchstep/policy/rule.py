@@ -228,7 +228,33 @@ def touches(rule: Rule, command: Command) -> bool:
     pattern = tuple(dropwhile(lambda want: want is not None and re.match(r"[A-Za-z_]\w*=", want), rule.subject))
     program, *given = command.words
     behind = tuple(dropwhile(lambda word: word.literal and word.text.startswith("-"), given))
-    return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind))
+    return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind)) or _anyhow(pattern, command.words)
+
+
+_LETTERS = re.compile(r"-([A-Za-z]{1,5})")
+_SHORT = {"--force": "f", "--recursive": "r"}
+
+
+def _anyhow(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
+    """The same options in another order or cluster, among operands or behind them: `rm -fr x` for `rm -rf *`."""
+    wanted = [want for want in pattern if want is not None and want.startswith("-")]
+    if not wanted or pattern[0] is None or posixpath.basename(words[0].text) in ("find", "go"):
+        return False  # the last two write long options with one dash
+    given = [word.text for word in words if word.literal and word.text.startswith("-")]
+    letters = _letters(given)
+    for want in wanted:
+        split = _LETTERS.fullmatch(want)
+        same = any(text.partition("=")[0] == want or text == want for text in given) or _SHORT.get(want, "-") in letters
+        if not (same or (split is not None and _letters([want]) <= letters)):
+            return False
+    rest = tuple(want for want in pattern if want is None or not want.startswith("-"))
+    return _may_be(rest, tuple(word for word in words if not (word.literal and word.text.startswith("-"))))
+
+
+def _letters(options: list[str]) -> set[str]:
+    """Of all options of one letter; `-R` is what `-r` is."""
+    found = [match[1] for text in options if (match := _LETTERS.fullmatch(text))]
+    return set("".join([*found, *(_SHORT[text] for text in options if text in _SHORT)]).replace("R", "r"))
 
 
 def _may_be(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
