@@ -140,6 +140,7 @@ CLEAR: list[tuple[str, list[str]]] = [
     ("set -euo pipefail; ls", ["set -euo pipefail", "ls"]),
     ("set -e\nls", ["set -e", "ls"]),
     ("printf '%s\\n' a", ["printf %s\\n a"]),
+    ("printf '%d%%nix\\n' 3", ["printf %d%%nix\\n 3"]),
     ("exit 3", ["exit 3"]),
     ("export A=b", ["export A=b"]),
     ("type ls", ["type ls"]),
@@ -216,7 +217,9 @@ UNCLEAR: list[str] = [
     "ls\rrm x", "ls\u00a0x", "ls\u2028rm x", "l\u200bs", "ls \u202e x", "ls\x00x", "ls \x1b[2K", "ls \u3164", "ls\x7f",
     "ls \ufeff", "ls\u0085x", "ls \ue000", "ls \U000e0041",
     # builtins that evaluate, or change what commands are
-    "printf -v x y", "printf -- x", 'printf "$x"', "let x=1", "unset x", "unset 'a[$(rm x)]'", "read 'a[$(rm x)]'",
+    "printf -v x y", "printf -- x", "printf %n PATH; ls", "printf 'abc%5.3ln' PATH", "printf '%-#+0 5.*hln' 3 x",
+    "printf '%d%%%n' 3 x", "npm_config_script_shell=x; npm test",
+    'printf "$x"', "let x=1", "unset x", "unset 'a[$(rm x)]'", "read 'a[$(rm x)]'",
     "read -a x", "read PATH", "read -p x y", "declare x=1", "declare -i x", "typeset x", "local x=1", "readonly x=1",
     "mapfile x", "readarray -C 'rm x' y", "trap 'rm x' EXIT", "alias ls=rm", "unalias ls", "hash -p /x ls",
     "set -x", "set -- a", "set -o posix", "set", "shopt -s expand_aliases", "enable -f x y", "enable -n echo",

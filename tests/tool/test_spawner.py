@@ -20,7 +20,7 @@ from latchstep.tool import capture as capturing
 from latchstep.tool import link as linking
 from latchstep.tool import proctable, spawner
 from latchstep.tool.capture import Capture
-from latchstep.tool.environment import FORCED, child_environment
+from latchstep.tool.environment import DEFAULT_PATH, FORCED, child_environment
 from latchstep.tool.outcome import Finished, Left, Report, parse_report
 from latchstep.tool.spawner import Spawner, still_running, wait_until_quiet
 
@@ -457,6 +457,8 @@ def test_the_environment_is_a_list_and_keys_are_not_on_it() -> None:
     made = child_environment({**source, "PAGER": "less"}, keep=["MINE"], extra={"GIT_PAGER": "less", "NEW": "2"})
     assert made == {"PATH": "/bin", "HOME": "/h", "LC_TIME": "C", "MINE": "1", "NEW": "2", **FORCED}
     assert child_environment({})["PATH"]
+    assert child_environment({"PATH": ".:/a/bin::node_modules/.bin:/b"})["PATH"] == "/a/bin:/b"
+    assert child_environment({"PATH": "."})["PATH"] == DEFAULT_PATH
 
 
 def test_it_serves_one_event_loop_after_another(tmp_path: Path) -> None:

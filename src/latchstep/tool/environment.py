@@ -6,6 +6,7 @@ wait for a person in an editor, a pager or a prompt.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 INHERITED = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ", "VIRTUAL_ENV"})
@@ -33,6 +34,7 @@ def child_environment(
     source: Mapping[str, str], keep: Iterable[str] = (), extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The variables of a command. `keep` names more of `source` to inherit, `extra` sets values.
+    Of PATH the absolute folders are left: any other would be one of the folder that a command runs in.
 
     Raises ValueError for a name or value that no environment can hold.
     """
@@ -43,4 +45,6 @@ def child_environment(
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(f"{name!r} cannot be set in an environment")
         chosen[name] = value
+    folders = [folder for folder in chosen["PATH"].split(os.pathsep) if folder.startswith("/")]
+    chosen["PATH"] = os.pathsep.join(folders) or DEFAULT_PATH
     return {**chosen, **FORCED}
