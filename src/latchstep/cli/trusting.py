@@ -6,7 +6,6 @@ folder that is, and by what it configures.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from hashlib import sha256
@@ -31,7 +30,7 @@ from latchstep.tool.workspace import Workspace, is_missing
 
 from .asking import can_ask
 from .configured import own_bytes
-from .granted import locked, person, replace_whole
+from .granted import identity_of, locked, person, replace_whole
 from .running import Setup, Typed, folder, here, state_root
 from .screen import Screen, gutter
 
@@ -78,7 +77,7 @@ def config_of(root: Path, state: Path) -> Config:
         settings = settings_from(text)
     except DefinitionError as error:
         problems.append(str(error))
-    identity = _identity(root)
+    identity = identity_of(root)
     return Config(
         instructions=texts[0].decode("utf-8", "replace"),
         text=text,
@@ -88,17 +87,6 @@ def config_of(root: Path, state: Path) -> Config:
         identity=identity,
         problem="; ".join(problems),
     )
-
-
-def _identity(root: Path) -> str:
-    """Which folder it is, and which repository: a clone put in its place is another."""
-    parts = []
-    for path in (root, root / ".git"):
-        try:
-            parts.append(str(os.stat(path, follow_symlinks=False).st_ino))
-        except OSError:
-            parts.append("-")
-    return ":".join(parts)
 
 
 def _known(state: Path) -> list[Trust]:
