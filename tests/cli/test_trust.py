@@ -170,6 +170,16 @@ def test_folders_that_are_trusted_at_the_same_time_are_all_kept(home: Home) -> N
     assert [it["path"] for it in kept] == ["/elsewhere", str(home.workspace)]
 
 
+def test_a_slip_of_the_pen_takes_no_rule_away_that_denies(home: Home) -> None:
+    configure(home.workspace, 'mode = "edits"\nchecks = ["touch check-ran"]\nmax_step = 3\ndeny = ["write: new.txt"]\n')
+    home.run("trust", "--yes")
+    with StrictChat([WRITE, text_answer("done")]) as server:
+        done = home.run("run", "go", "--base-url", server.url, "--mode", "edits")
+    assert "max_step" in done.out
+    assert "a rule forbids it: deny write: new.txt" in done.out
+    assert sorted(path.name for path in home.workspace.iterdir()) == [".latchstep", "AGENTS.md"]
+
+
 @pytest.mark.parametrize(
     "settings", ["mode = ", 'mode = "unconfined"\n', 'base_url = "http://evil.example"\n', "x" * 300_000]
 )

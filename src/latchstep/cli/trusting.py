@@ -25,6 +25,7 @@ from latchstep.policy.trust import (
     narrowed,
     settings_from,
     standing,
+    understood,
 )
 from latchstep.tool.workspace import Workspace, is_missing
 
@@ -42,7 +43,8 @@ MAX_SIZE = 10_000_000
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder configures, and how it stands. problem: why its settings cannot be read; then there are none."""
+    """What a folder configures, and how it stands. problem: why its settings cannot be read; then those parts are left
+    that can be and only narrow."""
 
     instructions: str
     text: str
@@ -76,6 +78,7 @@ def config_of(root: Path, state: Path) -> Config:
     try:
         settings = settings_from(text)
     except DefinitionError as error:
+        settings = understood(text)
         problems.append(str(error))
     identity = identity_of(root)
     return Config(
