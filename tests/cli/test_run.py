@@ -121,7 +121,10 @@ def test_plan_mode_changes_nothing_and_unconfined_says_what_it_is(home: Home) ->
     calls = [edit("a", "x"), bash("touch b", "call-2"), bash("ls -a | wc -l && cat < said", "call-3")]
     (home.workspace / "said").write_text("what it says\n")
     with StrictChat([*calls, text_answer("No.")]) as server:
-        done = home.run("run", "go", "--base-url", server.url, "--mode", "plan", "--allow", "touch b")
+        done = home.run(
+            "run", "go", "--base-url", server.url, "--mode", "plan", "--allow", "touch b", "--check", "touch c"
+        )
+        assert done.status == 0, "nothing was changed, and there is nothing to check"
         result = server.requests[3]["messages"][-1]["content"]
     assert done.out.count("mode 'plan' only reads") == 2
     assert result.startswith("3\nwhat it says\n")

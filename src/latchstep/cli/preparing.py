@@ -82,7 +82,7 @@ def prepare(
         kit,
         limits=limits_of(setup, setup.max_steps or Limits().max_steps),
         policy=policy,
-        checks=setup.checks,
+        checks=setup.checks if setup.mode != "plan" else (),  # nothing is changed, or can be
         on_doubt=setup.on_doubt,
     )
 
