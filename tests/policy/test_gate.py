@@ -256,6 +256,9 @@ def test_an_exact_rule_is_that_text_and_gives_way_to_deny() -> None:
         (["allow bash: cat *", "ask read: secret/**"], "cat a secret/b", "ask"),
         (["allow bash", "deny read: **/.env"], "cat a.env; git add .env", "allow"),
         (["allow bash", "deny write: **/.env"], "cat .env", "allow"),
+        (["allow bash", "deny read: **/*token*"], "grep -rn token src", "allow"),
+        (["allow bash", "deny read: **/*token*"], "grep -rn x src/token.txt", "deny"),
+        (["allow bash", "deny read: **/*token*"], "sed -n 1p token", "deny"),
     ],
 )
 def test_redirections_are_writes_and_reads(rules: list[str], command: str, right: str) -> None:

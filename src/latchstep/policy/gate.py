@@ -19,21 +19,11 @@ from .shell import parse
 
 READS = "built in: it only reads"
 
-SHOWING = frozenset(READERS) | {
-    "sed",
-    "awk",
-    "less",
-    "more",
-    "cp",
-    "base64",
-    "xxd",
-    "od",
-    "strings",
-    "tac",
-    "rev",
-    "jq",
-}
-"""Programs whose operands are files that they show, or copy."""
+SHOWING = {name: reader.free for name, reader in READERS.items() if reader.free >= 0}
+SHOWING |= dict.fromkeys("less more cp base64 xxd od strings tac rev".split(), 0) | dict.fromkeys(
+    "sed awk jq".split(), 1
+)
+"""Programs whose operands are files that they show, or copy: all behind so many."""
 
 _ORDER = ("allow", "open", "ask", "deny")
 
@@ -150,10 +140,10 @@ def _named(rules: Sequence[Rule], parsed: Commands, cwd: str) -> Iterable[Decisi
     """What rules on `read` say of the files that programs which show files are given by name."""
     about = [rule for rule in rules if r.speaks_of(rule, "read") and isinstance(rule.subject, str)]
     for command in parsed.commands if about else ():
-        if posixpath.basename(command.words[0].text) in SHOWING:
-            for word in command.words[1:]:
-                if word.literal:
-                    yield _path(about, r.normal_path(posixpath.join(cwd, word.text)))
+        free = SHOWING.get(posixpath.basename(command.words[0].text))
+        operands = [word.text for word in command.words[1:] if word.literal and not word.text.startswith("-")]
+        for text in operands[free:] if free is not None else ():
+            yield _path(about, r.normal_path(posixpath.join(cwd, text)))
 
 
 def _redirections(rules: Sequence[Rule], parsed: Commands, cwd: str, at_home: bool) -> Iterable[Decision]:
