@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from latchstep.tool.workspace import Workspace
 
 
-def _never_written(root: Path, directory: Path | None, also: Sequence[Extra], path: str) -> list[Path]:
+def _never_written(root: Path, directory: Path | None, also: Sequence[Extra], path: str | None) -> list[Path]:
     """What no file tool writes: what makes git run programs, the folders in which commands are looked up, the sessions,
     and what was granted, trusted and entrusted, which lies beside them."""
     from latchstep.tool.gitguard import guards_of
 
     roots = [str(root.resolve()), *(extra.path for extra in also if extra.writable)]
     guarded = [Path(path) for top in roots for path in guards_of(top).readonly]
-    programs = [Path(os.path.realpath(folder)) for folder in path.split(os.pathsep) if folder.startswith("/")]
+    searched = (os.environ.get("PATH", "") if path is None else path).split(os.pathsep)
+    programs = [Path(os.path.realpath(folder)) for folder in searched if folder.startswith("/")]
     guarded += [folder for folder in programs if not any(Path(top).is_relative_to(folder) for top in roots)]
     if directory is None:
         return guarded
@@ -102,8 +103,7 @@ def coding_kit(
     from latchstep.tool.seen import Seen
     from latchstep.tool.workspace import Workspace
 
-    found = path if path is not None else os.environ.get("PATH", "")
-    workspace = Workspace(root, protected=_never_written(root, directory, also, found), also=also)
+    workspace = Workspace(root, protected=_never_written(root, directory, also, path), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = _spawner(directory, path, sandbox)
