@@ -80,6 +80,11 @@ def test_values_that_say_nothing_are_left(value: str) -> None:
     assert Masker({"SOME_KEY": value}).mask(text) == text
 
 
+@pytest.mark.parametrize("value", ["/wJalrXUtnFEMI/K7MDENG", "passwords1", "Xpostgres", "~wJalrXUtn"])
+def test_values_that_only_begin_like_one_are_masked(value: str) -> None:
+    assert Masker({"SOME_KEY": value}).mask(f"it is {value}.") == f"it is {MARK}SOME_KEY]."
+
+
 def test_values_alone_are_masked_where_shapes_are_not() -> None:
     masker = Masker({"MY_API_KEY": "correct horse"}, shapes=False)
     assert masker.mask(f"correct horse, {SECRETS['npm token']}") == f"{MARK}MY_API_KEY], {SECRETS['npm token']}"

@@ -51,7 +51,7 @@ _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|
 
 _COMMON = re.compile(
     r"postgres(?:ql)?|passwords?|changeme|change[-_ ]me|development|production|localhost|username|required|disabled|"
-    r"optional|undefined|(?:~|\.{1,2})?/(?:[\w.@-]+/)*[\w.@-]+",
+    r"optional|undefined|(?:~|\.{1,2}|/(?:home|root|etc|usr|var|tmp|opt|run|mnt|srv|users|private))(?:/[\w.@-]+)+",
     re.IGNORECASE,
 )
 """Values in use that say nothing, and stand in much other text: what examples put there, and paths."""
