@@ -72,6 +72,19 @@ def test_a_file_of_another_workspace_grants_nothing(tmp_path: Path) -> None:
         granted.load(tmp_path, tmp_path / "b")
 
 
+def test_a_folder_put_in_its_place_has_none_of_its_grants(tmp_path: Path) -> None:
+    root = tmp_path / "ws"
+    root.mkdir()
+    granted.keep(tmp_path / "state", root, RULE)
+    (root / ".git").mkdir()
+    assert len(granted.load(tmp_path / "state", root)) == 1, "a repository was made in it"
+    root.rename(tmp_path / "old")
+    root.mkdir()
+    assert granted.load(tmp_path / "state", root) == ()
+    granted.keep(tmp_path / "state", root, parse_rule("allow bash: other"))
+    assert [grant.rule for grant in granted.load(tmp_path / "state", root)] == ["allow bash: other"]
+
+
 def test_always_shows_the_rule_keeps_it_and_asks_no_more(home: Home) -> None:
     scripts = [bash("touch it"), bash("touch  it", "call-2"), text_answer("Done.")]
     with running(home, *scripts) as (_, it):

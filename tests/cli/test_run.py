@@ -118,10 +118,18 @@ def test_where_nobody_can_be_asked_a_question_is_a_denial_that_says_what_would_h
 
 
 def test_plan_mode_changes_nothing_and_unconfined_says_what_it_is(home: Home) -> None:
-    with StrictChat([edit("a", "x"), text_answer("No.")]) as server:
-        done = home.run("run", "go", "--base-url", server.url, "--mode", "plan", "--allow", "true")
-    assert "mode 'plan' only reads" in done.out
-    assert not (home.workspace / "a").exists()
+    calls = [edit("a", "x"), bash("touch b", "call-2"), bash("ls -a | wc -l && cat < said", "call-3")]
+    (home.workspace / "said").write_text("what it says\n")
+    with StrictChat([*calls, text_answer("No.")]) as server:
+        done = home.run(
+            "run", "go", "--base-url", server.url, "--mode", "plan", "--allow", "touch b", "--check", "touch c"
+        )
+        assert done.status == 0, "nothing was changed, and there is nothing to check"
+        result = server.requests[3]["messages"][-1]["content"]
+    assert done.out.count("mode 'plan' only reads") == 2
+    assert result.startswith("3\nwhat it says\n")
+    assert [path.name for path in home.workspace.iterdir()] == ["said"]
+    (home.workspace / "said").unlink()
     with StrictChat([bash("echo ran > a"), text_answer("Yes.")]) as server:
         done = home.run("run", "go", "--base-url", server.url, "--mode", "unconfined")
     assert "no sandbox" in done.out

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from latchstep.cli.granted import locked, replace_whole
 from tests.cli.cli_kit import NUMBER_ONLY, Home, bash, refused
 from tests.model.strict_chat import StrictChat, call_answer, text_answer
 
@@ -83,8 +85,32 @@ def test_a_trusted_folder_is_followed_until_it_changes(home: Home) -> None:
     configure(home.workspace, instructions="something else")
     with StrictChat([text_answer("done")]) as server:
         done = home.run("run", "go", "--base-url", server.url)
-    assert "has changed since it was trusted" in done.out
+    assert "what this folder configures has changed since it was trusted: its AGENTS.md" in done.out
     assert "Nobody has vouched" in system_of(server)
+
+
+def test_what_a_folder_said_ends_with_its_trust_in_a_session_too(home: Home) -> None:
+    """Its mode and its checks held because it was trusted, and not because they were typed."""
+    configure(home.workspace)
+    assert home.run("trust", "--yes").status == 0
+    with StrictChat([text_answer("done")]) as server:
+        assert home.run("run", "go", "--base-url", server.url, "--check", "touch own-ran").status == 0
+    configure(home.workspace, instructions="something else")
+    with StrictChat([WRITE, text_answer("done"), bash("touch by-rule", "call-2"), text_answer("done")]) as server:
+        done = home.run("resume", "go on", "--base-url", server.url)
+        assert "mode ask" in done.out
+        assert not (home.workspace / "new.txt").exists()
+        assert home.run("resume", "more", "--base-url", server.url, "--allow", "touch by-rule").status == 0
+    assert sorted(path.name for path in home.workspace.iterdir()) == [".latchstep", "AGENTS.md", "by-rule", "own-ran"]
+
+
+def test_what_a_folder_narrowed_is_wide_again_when_it_says_so_no_more(home: Home) -> None:
+    configure(home.workspace, 'mode = "plan"\nmax_steps = 1\n')
+    with StrictChat([text_answer("done"), WRITE, text_answer("done")]) as server:
+        home.run("run", "go", "--base-url", server.url, "--mode", "edits")
+        configure(home.workspace, "")
+        done = home.run("resume", "go on", "--base-url", server.url)
+    assert (done.status, "mode edits" in done.out, (home.workspace / "new.txt").exists()) == (0, True, True)
 
 
 def test_a_folder_put_in_its_place_is_not_the_one_that_was_trusted(home: Home) -> None:
@@ -104,6 +130,54 @@ def test_trust_can_be_taken_back_and_needs_a_person(home: Home) -> None:
     assert home.run("trust", "--yes").status == 0
     assert home.run("trust", "--revoke").status == 0
     assert " · untrusted" in home.run("trust").out
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda kept: kept.chmod(0o620), "can be written by others"),
+        (lambda kept: kept.symlink_to(kept.rename(kept.with_name("real"))), "is a link"),
+        pytest.param(
+            lambda kept: os.chown(kept, 4711, -1),
+            "must be a file of yours",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away"),
+        ),
+        (lambda kept: (kept.unlink(), os.mkfifo(kept)), "must be a file of yours"),
+        (lambda kept: kept.write_text("[{"), "cannot be read"),
+    ],
+)
+def test_what_others_could_have_written_vouches_for_nothing(home: Home, make: Callable[[Path], Any], said: str) -> None:
+    configure(home.workspace)
+    assert home.run("trust", "--yes").status == 0
+    kept = home.state / "trust.json"
+    make(kept)
+    for words in (("run", "go", "--base-url", "http://127.0.0.1:9/v1"), ("trust", "--yes"), ("trust", "--revoke")):
+        refused(home.run(*words), 2, said)
+    assert not (home.workspace / "check-ran").exists()
+
+
+def test_folders_that_are_trusted_at_the_same_time_are_all_kept(home: Home) -> None:
+    """Another process vouches for another folder while this one shows what it asks about."""
+    configure(home.workspace)
+    other = {"path": "/elsewhere", "identity": "1:2", "digest": "0", "by": "me", "at": 1.0}
+    with locked(home.state):
+        process = home.start("trust", "--yes")
+        assert process.stdout is not None
+        assert any(b"its checks would run" in row for row in process.stdout)
+        replace_whole(home.state / "trust.json", [other])
+    assert process.wait(timeout=60) == 0
+    kept = json.loads((home.state / "trust.json").read_text())
+    assert [it["path"] for it in kept] == ["/elsewhere", str(home.workspace)]
+
+
+def test_a_slip_of_the_pen_takes_no_rule_away_that_denies(home: Home) -> None:
+    configure(home.workspace, 'mode = "edits"\nchecks = ["touch check-ran"]\nmax_step = 3\ndeny = ["write: new.txt"]\n')
+    home.run("trust", "--yes")
+    with StrictChat([WRITE, text_answer("done")]) as server:
+        done = home.run("run", "go", "--base-url", server.url, "--mode", "edits")
+    assert "max_step" in done.out
+    assert "a rule forbids it: deny write: new.txt" in done.out
+    assert sorted(path.name for path in home.workspace.iterdir()) == [".latchstep", "AGENTS.md"]
 
 
 @pytest.mark.parametrize(

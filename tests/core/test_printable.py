@@ -57,6 +57,14 @@ def test_one_line_is_one_line(text: str, width: int) -> None:
         ("a\ufe0fb", ["1 characters that cannot be seen"]),
         ("a\U000e0041", ["1 characters that cannot be seen"]),
         ("ls" + " " * 500 + "; rm", ["500 blanks in a row"]),
+        ("\u0441\u043e\u0440\u0443 a b", ["is all Cyrillic"]),
+        ("curl https://\u0430\u0440\u0440\u04cf\u0435.com", ["is all Cyrillic"]),
+        ("curl https://\u0445.com", ["is all Cyrillic"]),
+        ("src/\u0441\u0441", ["is all Cyrillic"]),
+        ("\u03bf\u03c1 x", ["is all Greek"]),
+        ("\u0578\u0585 -rf x", ["is all Armenian"]),
+        ("ls x; \u0455\u0455\u04bb \u0441\u0430\u0440", ["; "]),
+        ("\u0261it status", ["latin small letter script g"]),
         ("cur\u04cf x", ["mixes Cyrillic and Latin"]),
         ("\u0440ip install", ["mixes Cyrillic and Latin"]),
         ("a \u2215etc", ["division slash"]),
@@ -75,8 +83,14 @@ def test_what_may_look_like_something_else_is_told(text: str, words: list[str]) 
 
 @pytest.mark.parametrize(
     "text",
-    ["ls -la", "echo \u043f\u0440\u0438\u0432\u0435\u0442", "caf\u00e9 \u65e5\u672c\u8a9e", "a\tb\nc", "\U0001f600"],
-)
+    [
+        "ls -la", "echo \u043f\u0440\u0438\u0432\u0435\u0442", "caf\u00e9 \u65e5\u672c\u8a9e", "a\tb\nc", "\U0001f600",
+        "git commit -m 'Исправить ошибку с путём: а не о том, что все у нас'", "echo 'Все тесты проходят'",
+        "git commit -m 'fix с API'", "grep -n 'как есть' файл.txt", "обновление commit'а в базе", "Он сам, а мы нет",
+        "echo 'Το ποσό και οι τιμές είναι σωστά'", "echo 'η γάτα είναι εδώ'", "plot α", "echo 'Բարեւ ձեզ, սա լավ է'",
+        "python -m pytest -k 'тест or проверка'", "cat отчёт/сводка.csv", "У меня есть вопрос", "К сожалению, не вышло",
+    ],
+)  # fmt: skip
 def test_honest_text_raises_no_suspicion(text: str) -> None:
     assert suspicions(text) == []
 

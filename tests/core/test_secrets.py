@@ -63,7 +63,35 @@ def test_values_in_use_are_masked_by_name_and_short_ones_are_left() -> None:
     assert Masker(values).mask("it is correct horse, abc") == f"it is {MARK}MY_API_KEY], abc"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "postgres",
+        "Password",
+        "change-me",
+        "development",
+        "/home/me/.ssh/id_ed25519",
+        "~/.config/key.json",
+        "./certs/a.pem",
+    ],
+)
+def test_values_that_say_nothing_are_left(value: str) -> None:
+    text = f"it is {value}, and not a secret"
+    assert Masker({"SOME_KEY": value}).mask(text) == text
+
+
+@pytest.mark.parametrize("value", ["/wJalrXUtnFEMI/K7MDENG", "passwords1", "Xpostgres", "~wJalrXUtn"])
+def test_values_that_only_begin_like_one_are_masked(value: str) -> None:
+    assert Masker({"SOME_KEY": value}).mask(f"it is {value}.") == f"it is {MARK}SOME_KEY]."
+
+
+def test_values_alone_are_masked_where_shapes_are_not() -> None:
+    masker = Masker({"MY_API_KEY": "correct horse"}, shapes=False)
+    assert masker.mask(f"correct horse, {SECRETS['npm token']}") == f"{MARK}MY_API_KEY], {SECRETS['npm token']}"
+
+
 def test_json_is_masked_in_its_strings() -> None:
+    assert Masker().mask_json({SECRETS["npm token"]: 1}) == {f"{MARK}npm token]": 1}
     masked = Masker().mask_json({"diff": f"+{SECRETS['GitHub token']}", "n": 3, "list": [KEY, None]})
     assert masked == {"diff": f"+{MARK}GitHub token]", "n": 3, "list": [f"{MARK}private key]", None]}
 

@@ -88,7 +88,9 @@ def test_no_rule_of_words_allows_what_is_unclear(command: str) -> None:
         ("sort *", "sort a -r b", True),
         ("make *", "make -f x", False),
         ("make *", "make -Cx", False),
-        ("make *", "make SHELL=x", True),
+        ("make *", "make SHELL=x", False),
+        ("make *", "make 'X=$(shell rm y)'", False),
+        ("make *", "make -j4 test", True),
         ("pytest *", "pytest -x tests", True),
         ("pytest *", 'pytest "$x"', False),
         ("pytest *", "pytest $(a)", False),
@@ -98,6 +100,7 @@ def test_no_rule_of_words_allows_what_is_unclear(command: str) -> None:
         ("X=1 pytest *", "X=1 pytest a", True),
         ("X=1 pytest *", "X=2 pytest a", False),
         ("X=1 pytest *", "pytest a", False),
+        ("X=1 *", "X=1 pytest a", False),
         ("pytest *", "timeout 9 pytest -x", True),
         ("pytest *", "sudo pytest -x", False),
         ("pytest *", "pytest | tee x", False),
@@ -113,6 +116,49 @@ def test_no_rule_of_words_allows_what_is_unclear(command: str) -> None:
 )
 def test_an_allowing_rule_covers_what_it_says(rule: str, command: str, right: bool) -> None:
     assert (says([f"allow bash: {rule}"], command) == "allow") is right
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git clone -u 'rm x' y", "git bisect run rm x", "git submodule foreach rm", "git filter-branch --msg-filter rm",
+        "git config alias.x '!rm y'", "git -P config core.pager rm", "git mergetool -y", "git hook run x",
+        "git send-email --sendmail-cmd=rm x", "git format-patch --output-dir=/x", "git apply --unsafe-paths x",
+        "/usr/bin/git log --output=x", "tar xPf x", "tar xfC x /", "tar cFf rm x y", "curl --data-binary @/x y",
+        "curl -D /x y", "curl -c/x y", "curl -w '%output{/x}' y", "curl --trace-a /x y", "wget -o /x y", "wget -a/x y",
+        "wget --save-cook=/x y", "less +!rm x", "more '+!rm' x", "zip -TT rm x y",
+        "uniq a b", "uniq -c a b", "xxd -p a b", "shuf -o x y", "iconv x -o y", "split --filter=rm x",
+        "scp -o ProxyCommand=rm a b", "scp -S rm a b", "rsync --write-batch=/x a b", "go vet -vettool=rm",
+        "npm exec rm", "npm --yes exec rm", "npm exec", "npm config set script-shell x", "gh alias set x '!rm'",
+        "make CC=./x", "make --eva=x", "export PATH=.", "export LD_PRELOAD=./x", "setarch x86_64 rm x", "pkexec rm x",
+        "sed 's/a/rm x/e' y", "sed -n '1e rm' y", "sed -e p -e 'e rm' x", "sed p x -e 'w y'", "sed 's/x/y/;e' z",
+        "sed 's,a,b,gw x' y", "sed '1W x' y", "sed 'r /x' y", "sed -s 's|a|b|\ne' x", "sed p x -i", "sed -f x y",
+        "sed 's/[/]/x/;s/]/e/' y", "sed 's/[^]/]/e/' y", "sed -n '/a/e rm' x", "sed --expression=1e x", "sed src/*.py",
+        "sed '{e\n}' x", "sed '\\,x,e rm' y", "sed 's/a/b\\/;e/' y; sed 'y/a/b/;e' x", "sed -E 's/(a)/b/e' x",
+        "awk 'BEGIN{system(\"rm\")}'", "awk '{print > \"x\"}' y", "awk '{print | \"sh\"}' y", "gawk '@load \"x\"'",
+        "awk '{\"rm\" | getline}' x", "awk -f x y", "gawk -i inplace 1 x", "gawk -e 'BEGIN{system(1)}'", "awk -v",
+        "awk -F : -f x",
+    ],
+)  # fmt: skip
+def test_the_star_stands_for_nothing_that_runs_or_writes_more(command: str) -> None:
+    program = command.split(maxsplit=1)[0]
+    assert says([f"allow bash: {program} *"], command) == "open"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git add -u", "git push -u origin main", "git diff -u", "git submodule update", "git bisect good",
+        "tar tvf x.tar", "tar -xzf x.tgz", "curl -sS http://x/y", "wget -q http://x/y", "less x", "split -l 5 x",
+        "rsync -av a b", "uniq -c x", "uniq", "xxd -p x",
+        "npm test", "npm run build", "gh pr list", "go vet ./...", "export a=1",
+        "sed -n '10,40p' a.py", "sed 's/foo/bar/g' a", "sed -e 's/a/b/' -e 's|x/y|z|2g' a b", "sed '/^#/d;/^$/d' a",
+        "sed -n '/def main/,/^def/p' a.py", "sed -n '$p' x", "sed 5q x", "sed -E 's/(a|b)c?/[\\1]/I' x", "sed '$!d' x",
+        "sed 's/[a-z]*$//' src/*.py", "awk '{print $1}' x", "awk -F: '{print $2}' x", "awk -F , -v n=2 'NR==n' x",
+    ],
+)  # fmt: skip
+def test_the_star_stands_for_what_is_done_every_day(command: str) -> None:
+    assert says([f"allow bash: {command.split(maxsplit=1)[0]} *"], command) == "allow"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +178,21 @@ def test_an_allowing_rule_covers_what_it_says(rule: str, command: str, right: bo
         ("* push *", "git push --force", True),
         ("git push *", "git --no-pager push", True),
         ("X=1 rm *", "rm x", True),
+        ("rm -rf *", "rm -fr x", True),
+        ("rm -rf *", "rm -r -f x", True),
+        ("rm -rf *", "rm x -vRf", True),
+        ("rm -rf *", "rm --recursive --force x", True),
+        ("rm -rf *", "rm -f x", False),
+        ("rm -rf *", "rm --recursive x", False),
+        ("rm -rf *", "ls -rf x", False),
+        ("git push --force *", "git push origin --force", True),
+        ("git push --force *", "git push -f origin main", True),
+        ("git push --force *", "git push -vf", True),
+        ("git push --force *", "git push origin main", False),
+        ("git push --force *", "git push --force-with-lease", False),
+        ("git push --force *", "git fetch --force", False),
+        ("curl --output=x *", "curl y --output=x", True),
+        ("find . -delete", "find . -name -type", False),
     ],
 )
 def test_a_denying_rule_speaks_of_whatever_may_be_meant(rule: str, command: str, right: bool) -> None:
@@ -188,6 +249,16 @@ def test_an_exact_rule_is_that_text_and_gives_way_to_deny() -> None:
         (["allow bash: a"], "a < x", "allow"),
         (["allow bash: a"], "a < /etc/shadow", "open"),
         (["allow bash: a", "allow edit: x"], "a > x", "open"),
+        (["allow bash", "deny read: **/.env"], "cat a/.env", "deny"),
+        (["allow bash", "deny read: **/.env"], "cd b; head -n 3 ./.env | wc -l", "deny"),
+        (["allow bash", "deny read: **/.env"], "cp .env x", "deny"),
+        (["allow bash", "deny read: **/.env"], "sudo /bin/cat x .env", "deny"),
+        (["allow bash: cat *", "ask read: secret/**"], "cat a secret/b", "ask"),
+        (["allow bash", "deny read: **/.env"], "cat a.env; git add .env", "allow"),
+        (["allow bash", "deny write: **/.env"], "cat .env", "allow"),
+        (["allow bash", "deny read: **/*token*"], "grep -rn token src", "allow"),
+        (["allow bash", "deny read: **/*token*"], "grep -rn x src/token.txt", "deny"),
+        (["allow bash", "deny read: **/*token*"], "sed -n 1p token", "deny"),
     ],
 )
 def test_redirections_are_writes_and_reads(rules: list[str], command: str, right: str) -> None:

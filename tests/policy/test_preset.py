@@ -24,7 +24,7 @@ def rules(*texts: str) -> list[Rule]:
 @pytest.mark.parametrize(
     ("mode", "read", "edit", "looking", "command"),
     [
-        ("plan", "run", "refuse", "refuse", "refuse"),
+        ("plan", "run", "refuse", "run", "refuse"),
         ("ask", "run", "ask", "run", "ask"),
         ("edits", "run", "run", "run", "ask"),
         ("auto", "run", "run", "run", "run"),
@@ -86,8 +86,38 @@ def test_b70_an_allowed_command_is_that_string_and_nothing_else(command: str) ->
     assert policy(bash(command), WRITE).kind == "ask"
 
 
-def test_plan_mode_runs_not_even_an_allowed_command() -> None:
-    assert preset("plan", rules("allow bash: ls"))(bash("ls"), WRITE).kind == "refuse"
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("ls; grep -rn x src | head -5", "run"),
+        ("cat x > /dev/null", "run"),
+        ("make", "refuse"),
+        ("ls; make", "refuse"),
+        ("ls > x", "refuse"),
+        ("cat /etc/passwd", "refuse"),
+        ("ls $(make)", "refuse"),
+        ("ls `make`", "refuse"),
+        ("git log", "refuse"),
+        ("cat secret/x", "refuse"),
+    ],
+)
+def test_plan_mode_runs_what_only_reads_and_not_even_an_allowed_command(command: str, kind: str) -> None:
+    policy = preset("plan", rules("allow bash: make", "allow bash: git *", "allow write: **"), sandboxed=True)
+    guarded = preset("plan", rules("allow bash: cat *", "deny read: secret/**"), sandboxed=True)
+    assert (guarded if "secret" in command else policy)(bash(command), WRITE).kind == kind
+    assert preset("plan", rules("ask bash: ls *"), sandboxed=True)(bash("ls"), WRITE).kind == "refuse"
+
+
+def test_where_no_sandbox_holds_it_nothing_runs_unasked_but_by_a_rule() -> None:
+    """A link in the workspace may lead to any file of the person's."""
+    asked = preset("ask")(bash("cat link"), WRITE)
+    assert (asked.kind, asked.text) == ("ask", "no sandbox holds it")
+    assert preset("plan")(bash("cat link"), WRITE).kind == "refuse"
+    assert preset("ask", asks=False)(bash("cat link"), WRITE).kind == "refuse"
+    policy = preset("edits", rules("allow bash: cat *", 'allow bash = "make && ls"'))
+    assert policy(bash("cat link"), WRITE).kind == policy(bash("make && ls"), WRITE).kind == "run"
+    assert policy(bash("cat link | head -1"), WRITE).kind == "ask"
+    assert preset("unconfined")(bash("cat link"), WRITE).kind == "run"
 
 
 def test_a_rule_granted_meanwhile_holds() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+
+import pytest
 
 import latchstep as ls
 from latchstep.core.message import ToolResult
@@ -91,3 +94,23 @@ def test_a_job_outlives_its_run_and_ends_when_one_is_stopped_or_the_session_clos
             await session.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", [".venv/bin/ls", ".venv/bin/new/x"])
+def test_file_tools_write_no_program_that_a_command_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A command that only reads runs unasked, by the program of its name that PATH leads to."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}/.venv/bin:{os.environ['PATH']}:{tmp_path}")
+    calls = [ls.ToolCall(name="write", arguments={"path": it, "content": "x\n"}) for it in (path, ".venv/lib")]
+
+    async def main() -> list[str]:
+        kit = coding_kit(ls.ScriptedModel([*calls, "done"]), tmp_path, snapshots=False)
+        session = Session(memory_journal(), kit, build_rules(kit))
+        result = await session.run("go")
+        await session.close()
+        return [it.outcome for message in result.messages for it in message.blocks if isinstance(it, ToolResult)]
+
+    assert asyncio.run(main()) == ["error", "ok"]
+    assert not (tmp_path / path).exists()

@@ -67,6 +67,16 @@ class Ground:
         return sorted(path.name for path in self.root.iterdir())
 
 
+def test_a_hook_sees_what_is_masked(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "value-of-a-key-in-use")
+    (ground.root / ".env").write_text("KEY=value-of-a-key-in-use\n")
+    given = ground.folder / "given"
+    done = ground.call([ground.hook("after", f"cat > '{given}'", tool="read")], name="read", path=".env")
+    assert "[masked: SOME_API_KEY]" in done.text
+    assert "[masked: SOME_API_KEY]" in given.read_text()
+    assert "value-of-a-key-in-use" not in given.read_text()
+
+
 def test_a_change_is_recorded_and_is_what_runs(ground: Ground) -> None:
     given = ground.folder / "given"
     body = f"cat > '{given}'; env > '{given}.env'; pwd > '{given}.pwd'; printf %s \"$*\" > '{given}.words'"

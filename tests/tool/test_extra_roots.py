@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,34 @@ async def _commands(base: Path, level: Level) -> None:
     assert (base / "lib/x").read_text() == "needle in lib\n"
     assert (tree(base / "out"), (base / "lib/n").exists()) == ({"x"}, False)
     assert ((base / "data/n").read_text(), (base / "data/sub/x").exists()) == ("yes\n", True)
+
+
+@pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
+def test_one_that_only_looks_sees_all_of_them_and_writes_nowhere(base: Path, level: Level) -> None:
+    (base / "ws/store").mkdir()
+    (base / "ws/store/key").write_text("hidden\n")
+    (base / "ws/x").write_text("needle in ws\n")
+    before = {path: path.stat().st_mtime_ns for path in base.rglob("*") if path.is_file()}
+    asyncio.run(_looks(base, level))
+    assert {path: path.stat().st_mtime_ns for path in base.rglob("*") if path.is_file()} == before
+
+
+async def _looks(base: Path, level: Level) -> None:
+    hidden = (str(base / "ws/store"),) if level == "bubblewrap" else ()
+    sandbox = replace(confined(base, level), looks=True, hidden=hidden)
+    if problem := await trial(sandbox):
+        pytest.skip(f"level {level}: {problem}")
+    spawner = Spawner(sandbox=sandbox)
+    try:
+        script = (
+            "cat ws/x lib/x data/x; cat ws/store/key; for d in ws lib data; do echo no >$d/n; rm $d/x; done; ls $TMPDIR"
+        )
+        ended = await spawner.run(f"cd {base} && {script}", cwd=base / "ws", timeout=20)
+    finally:
+        await spawner.close(0.0)
+    said = (ended.head + ended.tail).decode()
+    assert "needle in ws\nneedle in lib\nneedle in data\n" in said
+    assert ("hidden\n" in said) == (level != "bubblewrap")
 
 
 def test_git_is_guarded_in_one_that_may_be_written(base: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,10 +18,10 @@ from hypothesis import strategies as st
 
 from latchstep.errors import ToolError
 from latchstep.tool import capture as capturing
+from latchstep.tool import environment, proctable, spawner
 from latchstep.tool import link as linking
-from latchstep.tool import proctable, spawner
 from latchstep.tool.capture import Capture
-from latchstep.tool.environment import DEFAULT_PATH, FORCED, child_environment
+from latchstep.tool.environment import DEFAULT_PATH, FORCED, UTF8, child_environment
 from latchstep.tool.outcome import Finished, Left, Report, parse_report
 from latchstep.tool.spawner import Spawner, still_running, wait_until_quiet
 
@@ -457,6 +458,45 @@ def test_the_environment_is_a_list_and_keys_are_not_on_it() -> None:
     made = child_environment({**source, "PAGER": "less"}, keep=["MINE"], extra={"GIT_PAGER": "less", "NEW": "2"})
     assert made == {"PATH": "/bin", "HOME": "/h", "LC_TIME": "C", "MINE": "1", "NEW": "2", **FORCED}
     assert child_environment({})["PATH"] == child_environment({"PATH": ""})["PATH"] == DEFAULT_PATH
+    assert child_environment({"PATH": ".:/a/bin::node_modules/.bin:/b"})["PATH"] == "/a/bin:/b"
+    assert child_environment({"PATH": "."})["PATH"] == DEFAULT_PATH
+
+
+@pytest.mark.parametrize(
+    ("locale", "changed"),
+    [
+        ({"LANG": "zh_CN.GBK"}, True),
+        ({"LANG": "de_DE.UTF-8", "LC_CTYPE": "ja_JP.SJIS"}, True),
+        ({"LC_ALL": "zh_TW.BIG5", "LANG": "C"}, True),
+        ({"LANG": "de_DE"}, True),
+        ({"LANG": "de_DE.utf8"}, False),
+        ({"LC_ALL": "C.UTF-8", "LANG": "zh_CN.GBK"}, False),
+        ({"LANG": "C", "LC_TIME": "de_DE"}, False),
+        ({}, False),
+    ],
+)
+def test_a_command_is_read_as_utf_8(locale: dict[str, str], changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In GBK the backslash of `echo 中\\;rm x` is the second byte of a character, and the semicolon ends a command."""
+    monkeypatch.setattr(environment, "_is_known", lambda locale: True)  # whatever is installed here
+    made = child_environment({"PATH": "/bin", **locale})
+    assert made == {"PATH": "/bin", **locale, **({"LC_ALL": UTF8} if changed else {}), **FORCED}
+
+
+@pytest.mark.skipif(shutil.which("localedef") is None, reason="no locale can be made")
+def test_a_shell_reads_no_other_characters_than_were_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "zh_CN.GBK"
+    subprocess.run(["localedef", "-f", "GBK", "-i", "zh_CN", made], capture_output=True, check=False)
+    if not made.is_dir():
+        pytest.skip("the locale is not to be had")
+    monkeypatch.setenv("LC_ALL", "zh_CN.GBK")
+    own = Spawner(extra={"LOCPATH": str(tmp_path)})
+
+    async def main() -> bytes:
+        ended = await own.run("echo 中\\;echo ran", cwd=tmp_path)
+        await own.close()
+        return ended.head
+
+    assert asyncio.run(main()).decode() == "中;echo ran\n"
 
 
 def test_it_serves_one_event_loop_after_another(tmp_path: Path) -> None:

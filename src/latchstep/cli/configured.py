@@ -39,7 +39,7 @@ def configured(state: Path, written: Iterable[Path] = ()) -> Configured:
     written: folders that the model may write, the workspace first; neither the file nor what a hook runs may lie there.
     """
     path = state / FILE
-    data = _bytes(path)
+    data = own_bytes(path, MAX_SIZE)
     if data is None:
         return Configured()
     try:
@@ -62,8 +62,9 @@ def _files(hook: CommandHook, folder: Path) -> Iterator[str]:
     yield from (path for word in hook.command[1:] if os.path.isfile(path := os.path.join(folder, word)))
 
 
-def _bytes(path: Path) -> bytes | None:
-    """None where there is no such file."""
+def own_bytes(path: Path, most: int) -> bytes | None:
+    """What stands in a file of the person's; None where there is none. Raises DefinitionError where it could be
+    somebody else's, or has more than `most` bytes."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
@@ -77,7 +78,7 @@ def _bytes(path: Path) -> bytes | None:
             raise DefinitionError(f"{path} must be a file of yours")
         if about.st_mode & 0o022:
             raise DefinitionError(f"{path} can be written by others (mode {about.st_mode & 0o777:o}): chmod 600 it")
-        data = file.read(MAX_SIZE + 1)
-    if len(data) > MAX_SIZE:
-        raise DefinitionError(f"{path} has more than {MAX_SIZE:,} bytes")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise DefinitionError(f"{path} has more than {most:,} bytes")
     return data

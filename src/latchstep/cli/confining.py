@@ -38,14 +38,13 @@ def confinement(
     *,
     path: str | None = None,
     also: tuple[Extra, ...] = (),
-) -> Sandbox | None:
-    """The sandbox of a run, tried before anything is recorded; None where no command runs. Raises DefinitionError."""
+) -> Sandbox:
+    """The sandbox of a run, tried before anything is recorded. In mode `plan` nothing is written in it. Raises
+    DefinitionError."""
     from latchstep.session.blocking import run_blocking
     from latchstep.tool.probe import best
     from latchstep.tool.sandbox import Level, Sandbox
 
-    if setup.mode == "plan":
-        return None
     wanted = setup.sandbox
     if setup.mode == "unconfined":
         if wanted in CONFINING:
@@ -56,7 +55,7 @@ def confinement(
     environ = {**os.environ, **({"PATH": path} if path is not None else {})}
 
     def make(level: Level) -> Sandbox:
-        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ, also=also)
+        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ, also=also, looks=setup.mode == "plan")
 
     passed = directory.parents[1] / "trials" if directory is not None else None
     found, problems = run_blocking(best(make, wanted, passed))

@@ -35,8 +35,22 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True):
+    """folder: which one it is about, as `identity_of` says; "" where that is not known."""
+
     workspace: str
     grants: tuple[Grant, ...] = ()
+    folder: str = ""
+
+
+def identity_of(root: Path) -> str:
+    """Which folder it is, and which repository: a clone put in its place is another."""
+    parts = []
+    for path in (root, root / ".git"):
+        try:
+            parts.append(str(os.stat(path, follow_symlinks=False).st_ino))
+        except OSError:
+            parts.append("-")
+    return ":".join(parts)
 
 
 def path_of(state: Path, root: Path) -> Path:
@@ -45,7 +59,8 @@ def path_of(state: Path, root: Path) -> Path:
 
 
 def load(state: Path, root: Path) -> tuple[Grant, ...]:
-    """What is granted in this workspace. Raises DefinitionError where the file is damaged or not only ours."""
+    """What is granted in this workspace; nothing in another that was put in its place. Raises DefinitionError where the
+    file is damaged or not only ours."""
     path = path_of(state, root)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -64,7 +79,9 @@ def load(state: Path, root: Path) -> tuple[Grant, ...]:
         raise DefinitionError(f"{path} is damaged ({error}); repair or remove it") from None
     if kept.workspace != str(root):
         raise DefinitionError(f"{path} is about {one_line(kept.workspace, 200)}, not this folder; remove it")
-    return kept.grants
+    now = identity_of(root)
+    since = f"{now.partition(':')[0]}:-"  # a repository was made in it since
+    return kept.grants if kept.folder in ("", now, since) else ()
 
 
 def person() -> str:
@@ -79,7 +96,7 @@ def keep(state: Path, root: Path, rule: Rule) -> None:
     """Grant a rule. It is on disk when this returns."""
     with _locked(state, root) as grants:
         if all(grant.rule != str(rule) for grant in grants):
-            replace_whole(path_of(state, root), _File(str(root), (*grants, Grant(str(rule), person(), time.time()))))
+            _write(state, root, (*grants, Grant(str(rule), person(), time.time())))
 
 
 def revoke(state: Path, root: Path, rule: str) -> None:
@@ -88,18 +105,28 @@ def revoke(state: Path, root: Path, rule: str) -> None:
         left = tuple(grant for grant in grants if grant.rule != rule)
         if left == grants:
             raise DefinitionError(f"{rule!r} is not granted in {root}")
-        replace_whole(path_of(state, root), _File(str(root), left))
+        _write(state, root, left)
+
+
+def _write(state: Path, root: Path, grants: tuple[Grant, ...]) -> None:
+    replace_whole(path_of(state, root), _File(str(root), grants, identity_of(root)))
 
 
 @contextmanager
 def _locked(state: Path, root: Path) -> Iterator[tuple[Grant, ...]]:
     """The grants, while nobody else changes any."""
-    folder = state / FOLDER
+    with locked(state / FOLDER):
+        yield load(state, root)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """While nobody else replaces a file in this folder of the person's. What was replaced stays replaced."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield load(state, root)
+        yield
         os.fsync(handle)
     finally:
         os.close(handle)

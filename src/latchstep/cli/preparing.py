@@ -44,7 +44,7 @@ def prepare(
         say_standing(config, screen)
     also = extras_of(setup, root, state)
     sandbox = confinement(root, setup, directory, screen, path=path, also=also)
-    setup = msgspec.structs.replace(setup, level=sandbox.level if sandbox else "")
+    setup = msgspec.structs.replace(setup, level=sandbox.level)
     if setup.on_doubt == "ask" and not asks:
         raise DefinitionError("on-doubt ask needs a person at a terminal; give --on-doubt report or --on-doubt fail")
     written = (str(root), *setup.also_write, *((setup.cache,) if setup.cache else ()))
@@ -82,7 +82,7 @@ def prepare(
         kit,
         limits=limits_of(setup, setup.max_steps or Limits().max_steps),
         policy=policy,
-        checks=setup.checks,
+        checks=setup.checks if setup.mode != "plan" else (),  # nothing is changed, or can be
         on_doubt=setup.on_doubt,
     )
 

@@ -32,6 +32,14 @@ QUIET_SECONDS = 2.0
 """How long a resume waits for commands of the dead process to end."""
 
 
+class Typed(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
+    """What a person typed where the folder's settings have a say, as in Setup."""
+
+    mode: str = ""
+    checks: tuple[str, ...] = ()
+    max_steps: int = 0
+
+
 class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """What is needed to build the same agent again; recorded in `run.started`.
 
@@ -39,6 +47,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     also, also_write: real paths of folders beside the workspace, to read and to write.
     cut: the server's URL held a user, a password or a query, which are not recorded.
     sandbox: the one that was wanted. level: the one that it was, for the record.
+    typed: what of it would hold without the folder, whose say is asked anew in each run; None where it had none.
     """
 
     model: str = ""
@@ -59,6 +68,7 @@ class Setup(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     level: str = ""
     max_context: int = 0
     on_doubt: OnDoubt = "report"
+    typed: Typed | None = None
 
 
 def run_task(task: str, *, session: str | None, cwd: Path | None, as_json: bool, **options: Any) -> int:
@@ -221,9 +231,13 @@ def recorded(state: State) -> Setup:
     if state.run is None:
         return Setup()
     try:
-        return msgspec.convert(state.run.started.setup, Setup)
+        setup = msgspec.convert(state.run.started.setup, Setup)
     except msgspec.ValidationError as error:
         raise SessionError(f"the set-up on record is not one of this program: {error}") from error
+    own = setup.typed
+    if own is None:
+        return setup
+    return msgspec.structs.replace(setup, mode=own.mode, checks=own.checks, max_steps=own.max_steps, typed=None)
 
 
 def resolve(setup: Setup) -> tuple[Model, Setup]:

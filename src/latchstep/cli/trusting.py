@@ -6,7 +6,6 @@ folder that is, and by what it configures.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from hashlib import sha256
@@ -26,21 +25,26 @@ from latchstep.policy.trust import (
     narrowed,
     settings_from,
     standing,
+    understood,
 )
 from latchstep.tool.workspace import Workspace, is_missing
 
 from .asking import can_ask
-from .granted import person, replace_whole
-from .running import Setup, folder, here, state_root
+from .configured import own_bytes
+from .granted import identity_of, locked, person, replace_whole
+from .running import Setup, Typed, folder, here, state_root
 from .screen import Screen, gutter
 
 FILE = "trust.json"
 MAX_CONFIG = 256 * 1024
 """Bytes of each file that configures."""
+MAX_SIZE = 10_000_000
+"""Bytes of what is kept of all folders."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder configures, and how it stands. problem: why its settings cannot be read; then there are none."""
+    """What a folder configures, and how it stands. problem: why its settings cannot be read; then those parts are left
+    that can be and only narrow."""
 
     instructions: str
     text: str
@@ -74,8 +78,9 @@ def config_of(root: Path, state: Path) -> Config:
     try:
         settings = settings_from(text)
     except DefinitionError as error:
+        settings = understood(text)
         problems.append(str(error))
-    identity = _identity(root)
+    identity = identity_of(root)
     return Config(
         instructions=texts[0].decode("utf-8", "replace"),
         text=text,
@@ -87,38 +92,25 @@ def config_of(root: Path, state: Path) -> Config:
     )
 
 
-def _identity(root: Path) -> str:
-    """Which folder it is, and which repository: a clone put in its place is another."""
-    parts = []
-    for path in (root, root / ".git"):
-        try:
-            parts.append(str(os.stat(path, follow_symlinks=False).st_ino))
-        except OSError:
-            parts.append("-")
-    return ":".join(parts)
-
-
 def _known(state: Path) -> list[Trust]:
+    path = state / FILE
     try:
-        return msgspec.json.decode((state / FILE).read_bytes(), type=list[Trust])
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except (OSError, msgspec.DecodeError) as error:
-        raise DefinitionError(f"{state / FILE} cannot be read ({error}); mend or remove it") from error
+        return msgspec.json.decode(own_bytes(path, MAX_SIZE) or b"[]", type=list[Trust])
+    except msgspec.DecodeError as error:
+        raise DefinitionError(f"{path} cannot be read ({error}); mend or remove it") from error
 
 
-def _keep(state: Path, known: list[Trust]) -> None:
-    """Replace the file whole, 0600."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_whole(state / FILE, known)
+def _keep(state: Path, root: Path, *own: Trust) -> None:
+    """What holds of this folder from now on, in place of what did. Others may be vouched for at the same time."""
+    with locked(state):
+        replace_whole(state / FILE, [*(it for it in _known(state) if it.path != str(root)), *own])
 
 
 def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
     """Show what a folder configures, ask, and keep the answer. 0 where it is as wanted, 1 where it was declined."""
     root, state, screen = folder(cwd or here()), state_root(), Screen()
-    known = [trust for trust in _known(state) if trust.path != str(root)]
     if revoke:
-        _keep(state, known)
+        _keep(state, root)
         screen.line(f"{printable(str(root))} is not trusted.")
         return 0
     config = config_of(root, state)
@@ -130,7 +122,7 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
         screen.line("Nothing was changed.")
         return 1
     own = Trust(path=str(root), identity=config.identity, digest=config.digest, by=person(), at=time.time())
-    _keep(state, [*known, own])
+    _keep(state, root, own)
     screen.line("It is trusted until one of these files changes, or: latchstep trust --revoke")
     return 0
 
@@ -164,8 +156,10 @@ def under(setup: Setup, config: Config) -> Setup:
     trusted = config.standing == "trusted"
     settings = config.settings if trusted else narrowed(config.settings)
     steps = [most for most in (setup.max_steps, settings.max_steps) if most]
+    own = Typed(mode=setup.mode, checks=setup.checks, max_steps=setup.max_steps)
     return msgspec.structs.replace(
         setup,
+        typed=None if settings == Settings() else own,
         mode=mode_under(settings, setup.mode or None, config.standing),
         max_steps=0 if not steps else steps[0] if trusted else min(steps),
         checks=tuple(dict.fromkeys((*setup.checks, *settings.checks))),
@@ -178,10 +172,9 @@ def say_standing(config: Config, screen: Screen) -> None:
         screen.later(screen.style(printable(config.problem), "yellow"))
     if config.standing == "trusted" or config.empty:
         return
-    was = "what it configures has changed since it was trusted" if config.standing == "changed" else "not trusted"
-    screen.later(
-        screen.style(f"this folder is {was}: its {_names(config)} can only narrow (latchstep trust)", "yellow")
-    )
+    was = "what this folder configures has changed since it was trusted"
+    said = was if config.standing == "changed" else "this folder is not trusted"
+    screen.later(screen.style(f"{said}: its {_names(config)} can only narrow (latchstep trust)", "yellow"))
 
 
 def _names(config: Config) -> str:

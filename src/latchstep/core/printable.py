@@ -23,8 +23,18 @@ _SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "GEO
 _WORD = re.compile(r"[^\W\d_]+")
 _MASKS = {"\u2044": "/", "\u2215": "/", "\u29f8": "/", "\u2236": ":", "\ua789": ":", "\u2010": "-", "\u2011": "-",
           "\u2012": "-", "\u2013": "-", "\u2014": "-", "\u2212": "-", "\u2223": "|", "\u2018": "'", "\u2019": "'",
-          "\u201c": '"', "\u201d": '"', "\u02cb": "`", "\u2024": ".", "\u2217": "*", "\u2227": "&"}  # fmt: skip
-"""Marks that pass for one of ASCII, where no normal form says so."""
+          "\u201c": '"', "\u201d": '"', "\u02cb": "`", "\u2024": ".", "\u2217": "*", "\u2227": "&",
+          "\u0251": "a", "\u0261": "g"}  # fmt: skip
+"""Marks and Latin letters that pass for one of ASCII, where no normal form says so."""
+_TWINS = frozenset(
+    "\u0430\u0441\u0435\u043e\u0440\u0443\u0445\u04bb\u0456\u0458\u0455\u0501\u051b\u051d\u04cf\u0410\u0412\u0415\u041a"
+    "\u041c\u041d\u041e\u0420\u0421\u0422\u0423\u0425\u0405\u0406\u0408\u050c\u051a\u051c\u04ae"  # Cyrillic
+    "\u03b1\u03b9\u03bf\u03c1\u03c5\u03bd\u03b3\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1"
+    "\u03a4\u03a5\u03a7\u03f2\u03f3"  # Greek
+    "\u0585\u057d\u0578\u0570\u0581\u0566\u0584\u0575\u0582\u056c\u0561\u054f\u0555\u054d\u053c"  # Armenian
+    "\u13a0\u13a1\u13a2\u13a5\u13aa\u13ab\u13ac\u13b3\u13b7\u13bb\u13c0\u13c3\u13cf\u13d2\u13d9\u13da\u13de\u13df\u13e2\u13e6"
+)
+"""Letters of other scripts that pass for one of ASCII."""
 
 
 def printable(text: str) -> str:
@@ -67,10 +77,26 @@ def suspicions(text: str) -> list[str]:
     mixed = [word for word in _WORD.findall(text) if not word.isascii() and len(_scripts(word)) > 1]
     masked = sorted({char for char in text if char > "~" and _looks_ascii(char)})
     names = [f"{one_line(word, 30)} mixes {' and '.join(sorted(_scripts(word)))}" for word in dict.fromkeys(mixed)]
+    names += [f"{one_line(word, 30)} is all {' and '.join(_scripts(word))}" for word in dict.fromkeys(_disguised(text))]
     names += [f"{char} is {unicodedata.name(char, 'no ASCII').lower()}" for char in masked if _visible(char) == char]
     if names:
         more = f", and {len(names) - 5} more" if len(names) > 5 else ""
         found.append(f"characters that look like others: {'; '.join(names[:5])}{more}")
+    return found
+
+
+def _disguised(text: str) -> list[str]:
+    """Words that could be read as ASCII letter by letter, where no word beside them shows that the script is meant. One
+    letter is a word in many languages, and told only where it is a part of something longer."""
+    found = []
+    for line in text.split("\n"):
+        words = list(_WORD.finditer(line))
+        meant = [not word[0].isascii() and not _TWINS.issuperset(word[0]) for word in words]
+        for at, word in enumerate(words):
+            apart = not line[word.start() - 1 : word.start()].strip() and not line[word.end() :][:1].strip()
+            alone = len(word[0]) == 1 and (apart or len(words) == 1)
+            if _TWINS.issuperset(word[0]) and not alone and not any(meant[max(0, at - 1) : at + 2]):
+                found.append(word[0])
     return found
 
 

@@ -49,22 +49,31 @@ _FORMS = tuple(
 _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PAT|CREDENTIALS?)(?:_|$)", re.I)
 
 
+_COMMON = re.compile(
+    r"postgres(?:ql)?|passwords?|changeme|change[-_ ]me|development|production|localhost|username|required|disabled|"
+    r"optional|undefined|(?:~|\.{1,2}|/(?:home|root|etc|usr|var|tmp|opt|run|mnt|srv|users|private))(?:/[\w.@-]+)+",
+    re.IGNORECASE,
+)
+"""Values in use that say nothing, and stand in much other text: what examples put there, and paths."""
+
+
 def secret_values(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables whose names say that they hold a secret, by name. A value of many lines counts line by line."""
     return {name: value for name, value in environment.items() if _SECRET_NAME.search(name)}
 
 
 class Masker:
-    """Replaces secrets. `values`: those in use, by what they are called; values too short to be told apart are left."""
+    """Replaces secrets. `values`: those in use, by what they are called; those that are too short or too common to be
+    told from other text are left. shapes: also what has the form of a secret."""
 
-    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, str] | None = None, *, shapes: bool = True) -> None:
         names: dict[bytes, str] = {}
         for name, value in (values or {}).items():
             for line in value.splitlines():
                 line = line.strip()
-                if len(line) >= LEAST and len(set(line)) > 3:
+                if len(line) >= LEAST and len(set(line)) > 3 and not _COMMON.fullmatch(line):
                     names.setdefault(line.encode("utf-8", "replace"), name)
-        self._names = names
+        self._names, self._forms = names, _FORMS if shapes else ()
         self._values = re.compile(b"|".join(map(re.escape, sorted(names, key=len, reverse=True)))) if names else None
 
     def mask(self, text: str) -> str:
@@ -77,17 +86,17 @@ class Masker:
         """The same object where nothing was found."""
         if self._values is not None and any(value in data for value in self._names):
             data = self._values.sub(lambda found: _mark(self._names[found[0]]), data)
-        for what, start, form in _FORMS:
+        for what, start, form in self._forms:
             if start in data:
                 data = form.sub(partial(_replaced, what), data)
         return data
 
     def mask_json(self, value: Any) -> Any:
-        """The same value with every string in it masked, keys as they are."""
+        """The same value with every string in it masked, names too."""
         if isinstance(value, str):
             return self.mask(value)
         if isinstance(value, dict):
-            return {key: self.mask_json(item) for key, item in value.items()}
+            return {self.mask(key): self.mask_json(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.mask_json(item) for item in value]
         return value

@@ -9,8 +9,11 @@ import re
 
 from .words import Doubt, Word
 
-NAME = re.compile(r"[a-z][a-z0-9_]*(?<!_proxy)")
+NAME = re.compile(r"(?!npm_)[a-z][a-z0-9_]*(?<!_proxy)")
 """A variable that may be set by a line: nothing that other programs heed is spelled so."""
+
+_SETS = re.compile(r"%[^A-Za-z%]*[hjlLqtz]*n")
+"""`%n` of printf sets the variable that is named for it, PATH too."""
 
 PLAIN = frozenset({":", "echo", "cd", "pwd", "true", "false", "exit", "return", "break", "continue", "kill", "umask"})
 """Builtins whose words are only text."""
@@ -37,6 +40,8 @@ def judge_builtin(words: tuple[Word, ...]) -> None:
             judge_test([Word("["), *(given[:-1] if name == "[" else given), Word("]")])
         case "printf" if not texts or texts[0].startswith("-") or not given[0].literal:
             raise Doubt("printf with an option, or a format nobody knows")
+        case "printf" if _SETS.search(texts[0].replace("%%", "")):
+            raise Doubt("printf with %n sets a variable")
         case "read" if not all(text == "-r" or NAME.fullmatch(text) for text in texts):
             raise Doubt("read with more than -r and plain names")
         case "set" if (

@@ -13,11 +13,17 @@ from latchstep.core.message import ToolCall
 
 from . import rule as r
 from .line import Command, Commands, Unclear
-from .readers import inside, only_reads
+from .readers import READERS, inside, only_reads
 from .rule import Rule
 from .shell import parse
 
 READS = "built in: it only reads"
+
+SHOWING = {name: reader.free for name, reader in READERS.items() if reader.free >= 0}
+SHOWING |= dict.fromkeys("less more cp base64 xxd od strings tac rev".split(), 0) | dict.fromkeys(
+    "sed awk jq".split(), 1
+)
+"""Programs whose operands are files that they show, or copy: all behind so many."""
 
 _ORDER = ("allow", "open", "ask", "deny")
 
@@ -96,6 +102,7 @@ def _line(rules: Sequence[Rule], about: list[Rule], command: str, cwd: str) -> D
     at_home &= not any(rule.says != "allow" and r.speaks_of(rule, "read") for rule in rules)  # it might read just that
     judged = [_command(about, whole, one, at_home) for one in parsed.commands]
     judged += _redirections(rules, parsed, cwd, at_home)
+    judged += [one for one in _named(rules, parsed, cwd) if one.says in ("ask", "deny")]
     if by_text.says != "open":
         judged = [by_text if one.says == "open" else one for one in judged] or [by_text]
         judged += [by_text] if by_text.says != "allow" else []
@@ -127,6 +134,16 @@ def _speaks(rule: Rule, command: Command) -> bool:
 def _shown(command: Command) -> str:
     text = " ".join(word.text for word in (*command.assigns, *command.words))
     return text if len(text) <= 200 else f"{text[:200]} …"
+
+
+def _named(rules: Sequence[Rule], parsed: Commands, cwd: str) -> Iterable[Decision]:
+    """What rules on `read` say of the files that programs which show files are given by name."""
+    about = [rule for rule in rules if r.speaks_of(rule, "read") and isinstance(rule.subject, str)]
+    for command in parsed.commands if about else ():
+        free = SHOWING.get(posixpath.basename(command.words[0].text))
+        operands = [word.text for word in command.words[1:] if word.literal and not word.text.startswith("-")]
+        for text in operands[free:] if free is not None else ():
+            yield _path(about, r.normal_path(posixpath.join(cwd, text)))
 
 
 def _redirections(rules: Sequence[Rule], parsed: Commands, cwd: str, at_home: bool) -> Iterable[Decision]:

@@ -20,13 +20,14 @@ MAX_OFFER = 2_000
 
 _INTERPRETERS = frozenset(
     "python pypy perl ruby node nodejs deno bun php lua luajit tclsh expect awk gawk mawk sed jq "
-    "osascript pwsh zsh ksh fish csh tcsh irb ghci java jshell scala R Rscript julia elixir erl vim vi emacs ed "
-    "ex".split()
+    "osascript pwsh zsh ksh fish csh tcsh irb ghci java jshell scala R Rscript julia elixir erl vim vi emacs ed ex "
+    "less more man psql mysql mariadb sqlite3 gdb lldb bc dc m4 gnuplot octave nc ncat nmap ftp sftp".split()
 )
 _MANY_VERBS = frozenset(
     "git hg svn npm npx pnpm pnpx yarn pip pip3 pipx uv uvx poetry pdm hatch tox nox cargo rustup go gradle mvn dotnet "
     "docker podman kubectl helm terraform ansible make just task rake bundle gem composer apt apt-get dnf brew "
-    "systemctl ssh scp rsync tar find xargs env curl wget aws gcloud az gh glab".split()
+    "systemctl ssh scp rsync tar find xargs env curl wget aws gcloud az gh glab bunx pipenv conda mamba direnv mise "
+    "asdf rbenv pyenv volta nodemon nix-shell nix zip split ip export".split()
 )
 _RUN = frozenset("run exec x dlx foreach start shell".split())
 """Verbs behind which stands a program."""

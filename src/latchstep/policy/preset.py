@@ -10,7 +10,7 @@ from latchstep.core.message import ToolCall
 from latchstep.core.rules import RUN, Traits, Verdict
 from latchstep.errors import DefinitionError
 
-from .gate import Decision, decide
+from .gate import READS, Decision, decide
 from .rule import EDITING, SHELLS, Rule
 
 Mode = Literal["ask", "plan", "edits", "auto", "unconfined"]
@@ -29,9 +29,10 @@ def preset(
 ) -> Callable[[ToolCall, Traits], Verdict]:
     """The policy of a mode.
 
-    plan: read only. ask: writes and commands are asked about, but for commands that only read. edits: file edits run
+    plan: reads, and commands that only read. ask: other writes and commands are asked about. edits: file edits run
     too. auto: everything runs, in a sandbox. unconfined: everything runs. A rule that denies holds in every mode, one
-    that asks in all but `unconfined`, one that allows in all but `plan`.
+    that asks in all but `unconfined`, one that allows in all but `plan`. Where no sandbox holds commands, which follow
+    links out of the workspace, only rules and `unconfined` let one run.
 
     rules: read at each call, so that one granted meanwhile holds. asks: False where nobody can be asked: a question
     becomes a refusal that says what would have allowed it, one of the model's own that it decide itself.
@@ -53,11 +54,15 @@ def preset(
         if not rules and (traits.effect == "read" or mode == "unconfined"):
             return RUN
         decision = decide(rules, call, root)
+        if mode == "plan" and decision.says == "allow":  # by what it is, and not by a rule
+            decision = decide([rule for rule in rules if rule.says != "allow"], call, root)
         if decision.says == "deny":
             return Verdict("refuse", f"a rule forbids it: {decision.rule}", decision.rule)
         if mode == "unconfined":
             return RUN
-        if mode == "plan" and traits.effect != "read":
+        if decision.says == "allow" and READS in decision.rule and not sandboxed:
+            decision = Decision("open", reason="no sandbox holds it")
+        if mode == "plan" and traits.effect != "read" and decision.says != "allow":
             return Verdict("refuse", "mode 'plan' only reads; --mode ask or edits would allow changes", "mode plan")
         if decision.says == "allow":
             return Verdict("run", "", decision.rule)

@@ -1,7 +1,8 @@
 """Rules `allow|ask|deny TOOL: SUBJECT`: their text, and whether one covers a call, a command, a path or a host. Pure.
 
 In a command `*` stands for one word, and at the end for any number of them, or none. It never stands for an option
-that makes a known program run others or write elsewhere. In a path `*` stays within a name, and `**` does not.
+or a script that makes a known program run others or write elsewhere. In a path `*` stays within a name, and `**` does
+not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import msgspec
 
 from latchstep.errors import DefinitionError
 
+from .builtins import NAME
 from .line import Command
+from .scripts import only_prints
 from .words import Word
 
 Says = Literal["allow", "ask", "deny"]
@@ -127,42 +130,73 @@ def weight(rule: Rule) -> tuple[int, ...]:
 _ESCAPES: dict[str, str] = {
     "git": "-c --config-env --exec-path -C --git-dir --work-tree --output -o --upload-pack --receive-pack --exec -x "
     "--ext-diff --textconv -O --open-files-in-pager --template --separate-git-dir --config --extcmd --no-index -F "
-    "--file",
+    "--file --output-directory --unsafe-paths --contents --sendmail-cmd --to-cmd --cc-cmd config filter-branch "
+    "difftool mergetool hook for-each-repo send-email daemon instaweb credential maintenance",
+    "git clone": "-u",
+    "git bisect": "run",
+    "git submodule": "foreach",
     "find": "-delete -fprint -fprint0 -fprintf -fls",
     "sort": "-o --output --compress-program -T --temporary-directory",
     "rg": "--pre --hostname-bin -z --search-zip",
-    "sed": "-i --in-place -f --file",
     "tar": "-I --use-compress-program --to-command --checkpoint-action -F --info-script --new-volume-script "
-    "--rsh-command --rmt-command -C --directory -P --absolute-names",
-    "curl": "-o --output -O --remote-name -K --config -T --upload-file -d --data -F --form --output-dir -x --proxy",
-    "wget": "-O --output-document -P --directory-prefix --use-askpass -i --input-file --post-file -e --execute",
-    "rsync": "-e --rsh --rsync-path",
+    "--rsh-command --rmt-command -C --directory -P --absolute-names --index-file --one-top-level",
+    "curl": "-o --output -O --remote-name -K --config -T --upload-file -d --data --data-ascii --data-binary --data-raw "
+    "--data-urlencode --json -F --form --form-string --output-dir -x --proxy --proxy1.0 --preproxy --socks4 --socks4a "
+    "--socks5 --socks5-hostname -c --cookie-jar -D --dump-header --trace --trace-ascii --libcurl --stderr --etag-save "
+    "--hsts --alt-svc -w --write-out --unix-socket --abstract-unix-socket --engine",
+    "wget": "-O --output-document -P --directory-prefix --use-askpass -i --input-file --post-file --body-file -e "
+    "--execute -o --output-file -a --append-output --config --warc-file --save-cookies --rejected-log --hsts-file",
+    "rsync": "-e --rsh --rsync-path --daemon --config --write-batch --only-write-batch --log-file -M --remote-option "
+    "-T --temp-dir --backup-dir --partial-dir",
     "ssh": "-o -F -E -w -L -R -D",
-    "make": "-f --file --makefile -C --directory -E --eval -I --include-dir",
+    "scp": "-o -F -S -D",
+    "sftp": "-o -F -S -D -b",
+    "make": "-f --file --makefile -C --directory -E --eval -I --include-dir =",
     "tree": "-o",
+    "shuf": "-o --output",
+    "iconv": "-o --output",
+    "split": "--filter",
+    "zip": "-T --test --unzip-command",
     "man": "-P --pager -H --html",
-    "less": "-o -O --log-file -k --lesskey-file",
-    "go": "-exec -toolexec -overlay -C",
+    "less": "-o -O --log-file -k --lesskey-file --lesskey-src +",
+    "more": "+",
+    "go": "-exec -toolexec -vettool -overlay -C",
     "cargo": "--config -C --manifest-path",
-    "npm": "--prefix -C --script-shell",
+    "npm": "--prefix -C --script-shell exec explore config",
+    "gh": "alias extension extensions ext",
     "docker": "-v --volume --mount --privileged -H --host --pid --network",
-}
-"""Options by which a program runs others, or reads and writes elsewhere than it seems. `*` does not stand for them."""
+}  # fmt: skip
+"""Options, and verbs, by which a program runs others, or reads and writes elsewhere than it seems: by its name, or by
+its name and verb. `*` does not stand for them. `=` is any word that holds one, `+` any that begins with one."""
 
 
-def _escapes(program: str, text: str) -> bool:
-    """This word may be such an option: also in its abbreviated, glued and clustered forms."""
-    if not text.startswith("-") or program not in _ESCAPES:
-        return False
+_WRITES_SECOND = frozenset({"uniq", "xxd"})
+"""Programs whose second operand is a file that they write."""
+
+
+def _escapes(words: tuple[Word, ...], at: int) -> bool:
+    """This word may be such an option or verb: options also in their abbreviated, glued and clustered forms."""
+    program, text = posixpath.basename(words[0].text), words[at].text
+    if program == "export":
+        return not NAME.fullmatch(text.partition("=")[0])
+    if program == "tar" and at == 1 and not text.startswith("-"):
+        text = f"-{text}"
+    verb = next((place for place, word in enumerate(words) if place and not word.text.startswith("-")), 0)
+    if program in _WRITES_SECOND and at > verb and not text.startswith("-"):
+        return True
     option = text.partition("=")[0]
-    for known in _ESCAPES[program].split():
-        if known.startswith("--"):
-            if len(option) > 2 and known.startswith(option):
-                return True
+    for known in _ESCAPES.get(program, "").split() + _ESCAPES.get(f"{program} {words[verb].text}", "").split():
+        if known in ("=", "+"):
+            found = text.startswith(known) or (known == "=" and known in text)
+        elif known.startswith("--"):
+            found = len(option) > 2 and known.startswith(option)
+        elif not known.startswith("-"):
+            found = text == known and at <= verb + 1
         elif len(known) > 2:  # find and go write long options with one dash
-            if option in (known, f"-{known}"):
-                return True
-        elif not text.startswith("--") and program != "find" and known[1] in option:
+            found = option in (known, f"-{known}")
+        else:
+            found = text.startswith("-") and text[:2] != "--" and program != "find" and known[1] in option
+        if found:
             return True
     return False
 
@@ -173,18 +207,18 @@ def covers(rule: Rule, command: Command) -> bool:
     given = (*command.assigns, *command.words)
     if not all(word.literal for word in command.assigns):
         return False
-    pattern, program = rule.subject, command.words[0].text
+    pattern, first = rule.subject, len(command.assigns)
     open_end = pattern[-1] is None
     fixed = pattern[:-1] if open_end else pattern
     if len(given) < len(fixed) or (len(given) > len(fixed) and not open_end):
         return False
-    for want, word in zip((*fixed, *[None] * (len(given) - len(fixed))), given, strict=True):
+    for at, want in enumerate((*fixed, *[None] * (len(given) - len(fixed)))):
         if want is None:
-            if word.kind not in ("literal", "paths") or _escapes(program, word.text):
+            if at <= first or given[at].kind not in ("literal", "paths") or _escapes(command.words, at - first):
                 return False
-        elif not word.literal or word.text != want:
+        elif not given[at].literal or given[at].text != want:
             return False
-    return fixed[: len(command.assigns)].count(None) == 0
+    return None not in pattern or only_prints(command.words)
 
 
 def touches(rule: Rule, command: Command) -> bool:
@@ -194,7 +228,33 @@ def touches(rule: Rule, command: Command) -> bool:
     pattern = tuple(dropwhile(lambda want: want is not None and re.match(r"[A-Za-z_]\w*=", want), rule.subject))
     program, *given = command.words
     behind = tuple(dropwhile(lambda word: word.literal and word.text.startswith("-"), given))
-    return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind))
+    return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind)) or _anyhow(pattern, command.words)
+
+
+_LETTERS = re.compile(r"-([A-Za-z]{1,5})")
+_SHORT = {"--force": "f", "--recursive": "r"}
+
+
+def _anyhow(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
+    """The same options in another order or cluster, among operands or behind them: `rm -fr x` for `rm -rf *`."""
+    wanted = [want for want in pattern if want is not None and want.startswith("-")]
+    if not wanted or pattern[0] is None or posixpath.basename(words[0].text) in ("find", "go"):
+        return False  # the last two write long options with one dash
+    given = [word.text for word in words if word.literal and word.text.startswith("-")]
+    letters = _letters(given)
+    for want in wanted:
+        split = _LETTERS.fullmatch(want)
+        same = any(text.partition("=")[0] == want or text == want for text in given) or _SHORT.get(want, "-") in letters
+        if not (same or (split is not None and _letters([want]) <= letters)):
+            return False
+    rest = tuple(want for want in pattern if want is None or not want.startswith("-"))
+    return _may_be(rest, tuple(word for word in words if not (word.literal and word.text.startswith("-"))))
+
+
+def _letters(options: list[str]) -> set[str]:
+    """Of all options of one letter; `-R` is what `-r` is."""
+    found = [match[1] for text in options if (match := _LETTERS.fullmatch(text))]
+    return set("".join([*found, *(_SHORT[text] for text in options if text in _SHORT)]).replace("R", "r"))
 
 
 def _may_be(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:

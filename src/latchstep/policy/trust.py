@@ -66,6 +66,23 @@ def settings_from(text: str) -> Settings:
         raise DefinitionError(f"{SETTINGS}: {error}") from None
 
 
+def understood(text: str) -> Settings:
+    """Of settings with a mistake in them, each part by itself that can be read and only narrows."""
+    try:
+        said = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return Settings()
+    kept = Settings()
+    for name in ("mode", "max_steps", "ask", "deny"):
+        try:
+            part = msgspec.convert({name: said[name]}, Settings)
+        except (KeyError, msgspec.ValidationError):
+            continue
+        if part.mode in (None, "plan", "ask"):
+            kept = msgspec.structs.replace(kept, **{name: getattr(part, name)})
+    return kept
+
+
 def narrowed(settings: Settings) -> Settings:
     """What holds of the settings of a folder that nobody vouched for."""
     return msgspec.structs.replace(settings, checks=(), allow=())

@@ -60,11 +60,15 @@ TABLES = {
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash"})
 """Shells whose grammar is that of bash, or less."""
+_MORE = re.compile(r"\$['\"]|\[\[|&>|\|&|<<<|[<>]\(|;&|\bfunction\b")
+"""What of bash is something else to a lesser shell: `$'\\'; rm x #'` is one word to bash, and two commands to dash."""
 
 NEVER = frozenset(
     "parallel busybox toybox su runuser script expect watch chroot nsenter unshare flock rlwrap strace ltrace gdb entr "
     "perf systemd-run at batch crontab start-stop-daemon chrt taskset numactl proxychains torsocks fakeroot firejail "
-    "bwrap setpriv capsh unbuffer chpst softlimit catchsegv valgrind ssh-agent dbus-run-session xvfb-run ld.so".split()
+    "bwrap setpriv capsh unbuffer chpst softlimit catchsegv valgrind ssh-agent dbus-run-session xvfb-run ld.so setarch "
+    "linux32 linux64 i386 x86_64 prlimit pkexec sg runcon eatmydata faketime hyperfine watchexec sshpass aa-exec gosu "
+    "su-exec tini dumb-init chronic torify socat".split()
 )
 """Programs that start others in ways no table here describes."""
 
@@ -169,6 +173,8 @@ def _shell(words: Words) -> Started | None:
         at += 1
     if at >= len(words) or not words[at].literal:
         raise Doubt(f"what {words[0].text} -c runs cannot be known")
+    if words[0].text != "bash" and (other := _MORE.search(words[at].text)):
+        raise Doubt(f"{words[0].text} reads {other[0]} otherwise than bash")
     return Started(scripts=(words[at].text,))
 
 

@@ -14,7 +14,7 @@ from latchstep.errors import DefinitionError
 from latchstep.journal.base import Journal, MemoryJournal, new_session_id
 
 from .blocking import run_blocking
-from .build import Policy, build_kit, build_rules
+from .build import Policy, build_kit, build_rules, own_secrets
 from .check import checker
 from .run import Run, RunResult
 from .session import Session
@@ -54,7 +54,8 @@ class Agent:
     ) -> None:
         if checks and workspace is None:
             raise DefinitionError("checks run in the workspace: give Agent(workspace=...) too")
-        check = checker(Path(workspace)) if workspace is not None else None
+        masker = own_secrets()
+        check = checker(Path(workspace), masker=masker) if workspace is not None else None
         self._kit = build_kit(
             model,
             tools,
@@ -65,6 +66,7 @@ class Agent:
             approve=approve,
             summarizer=summarizer,
             deps=deps,
+            masker=masker,
         )
         self._rules = build_rules(self._kit, limits=limits, policy=policy, checks=checks, on_doubt=on_doubt)
         self._journal = journal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from latchstep.core import wording
 from latchstep.core.message import ToolCall, clean
 from latchstep.core.rules import FINAL, RUN, Limits, OnDoubt, OnStaleApproval, Questions, Rules, Traits, Verdict
+from latchstep.core.secrets import Masker, secret_values
 from latchstep.errors import DefinitionError
 from latchstep.model.base import Model
 from latchstep.tool.base import Tool
@@ -52,6 +54,13 @@ def resolve_model(given: Any) -> Model:
     return given
 
 
+def own_secrets() -> Masker | None:
+    """Masks what this process has in its environment as secrets, and nothing that only looks like one: a developer's
+    tool may be there to give the model a token."""
+    values = secret_values(os.environ)
+    return Masker(values, shapes=False) if values else None
+
+
 def build_kit(  # one argument a part: this is where they meet
     model: Any,
     tools: Iterable[Any] = (),
@@ -70,6 +79,7 @@ def build_kit(  # one argument a part: this is where they meet
     if approve is not None and not callable(approve):
         raise DefinitionError(f"approve is a function, not {type(approve).__name__}")
     box = toolbox(tools)
+    more.setdefault("masker", own_secrets())
     if output is not None:
         from .output import output_type
 

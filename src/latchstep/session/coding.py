@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from latchstep.tool.workspace import Workspace
 
 
-def _never_written(root: Path, directory: Path | None, also: Sequence[Extra]) -> list[Path]:
-    """What no file tool writes: what makes git run programs, the sessions, and what was granted, trusted and entrusted,
-    which lies beside them."""
+def _never_written(root: Path, directory: Path | None, also: Sequence[Extra], path: str | None) -> list[Path]:
+    """What no file tool writes: what makes git run programs, the folders in which commands are looked up, the sessions,
+    and what was granted, trusted and entrusted, which lies beside them."""
     from latchstep.tool.gitguard import guards_of
 
     roots = [str(root.resolve()), *(extra.path for extra in also if extra.writable)]
     guarded = [Path(path) for top in roots for path in guards_of(top).readonly]
+    searched = (os.environ.get("PATH", "") if path is None else path).split(os.pathsep)
+    programs = [Path(os.path.realpath(folder)) for folder in searched if folder.startswith("/")]
+    guarded += [folder for folder in programs if not any(Path(top).is_relative_to(folder) for top in roots)]
     if directory is None:
         return guarded
     home = directory.parent.parent
@@ -62,12 +65,12 @@ def _spawner(directory: Path | None, path: str | None = None, sandbox: Sandbox |
     )
 
 
-def _place(workspace: Workspace, directory: Path | None) -> Place:
+def _place(workspace: Workspace, directory: Path | None, masker: Masker) -> Place:
     """Where hooks run: in no sandbox."""
     from latchstep.tool.command_hooks import Place
 
     session = directory.name if directory is not None else ""
-    return Place(_spawner(directory), workspace.root, session, workspace.refuse_gone)
+    return Place(_spawner(directory), workspace.root, session, workspace.refuse_gone, masker)
 
 
 def coding_kit(
@@ -100,11 +103,11 @@ def coding_kit(
     from latchstep.tool.seen import Seen
     from latchstep.tool.workspace import Workspace
 
-    workspace = Workspace(root, protected=_never_written(root, directory, also), also=also)
+    workspace = Workspace(root, protected=_never_written(root, directory, also, path), also=also)
     masker = Masker(secret_values(os.environ))
     seen = Seen()
     spawner = _spawner(directory, path, sandbox)
-    place = _place(workspace, directory)
+    place = _place(workspace, directory, masker)
     shadow = _shadow(workspace.root, directory) if snapshots else None
     jobs = Jobs(spawner, masker)
     tools = (*file_tools(workspace, seen, spawner), *session_tools(jobs, workspace.root, workspace.refuse_gone), *more)

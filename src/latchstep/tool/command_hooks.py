@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from latchstep.core.message import Image
 from latchstep.core.rules import Verdict
+from latchstep.core.secrets import Masker
 from latchstep.errors import ToolError
 
 from .base import Context, Output, Tool
@@ -52,12 +53,14 @@ class CommandHook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where hooks run. spawner: one without a sandbox, which the caller closes. refuse_gone: see `bash_tool`."""
+    """Where hooks run. spawner: one without a sandbox, which the caller closes. refuse_gone: see `bash_tool`. masker:
+    takes secrets out of the results that hooks are given."""
 
     spawner: Spawner
     root: Path
     session: str
     refuse_gone: Callable[[], None]
+    masker: Masker
 
 
 class _Changed(msgspec.Struct, forbid_unknown_fields=True):
@@ -104,7 +107,12 @@ def _before(hook: CommandHook, name: str, place: Place) -> Callable[..., Any]:
 
 def _after(hook: CommandHook, name: str, place: Place) -> Callable[..., Any]:
     async def after(arguments: dict[str, Any], output: Output, context: Context) -> Output | None:
-        about = {"tool": name, "arguments": arguments, "content": _text(output), "outcome": output.outcome}
+        about = {
+            "tool": name,
+            "arguments": arguments,
+            "content": place.masker.mask(_text(output)),
+            "outcome": output.outcome,
+        }
         answer = _answer(hook, await _said(hook, place, context, about), _Replaced)
         # the file with the whole of the result would hold what the hook took out
         return replace(output, content=answer.content, output="") if answer is not None else None

@@ -7,6 +7,7 @@ wait for a person in an editor, a pager or a prompt.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
@@ -28,14 +29,18 @@ FORCED: dict[str, str] = {
     "PYTHONUNBUFFERED": "1",  # what a program wrote before it was killed has arrived, in order
 }
 
+UTF8 = "C.UTF-8"
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def child_environment(
     source: Mapping[str, str], keep: Iterable[str] = (), extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The variables of a command. `keep` names more of `source` to inherit, `extra` sets values. A locale that is not
-    installed is left out, since every shell and every perl would complain of it.
+    """The variables of a command. `keep` names more of `source` to inherit, `extra` sets values.
+
+    Of PATH the absolute folders are left: any other would be one of the folder that a command runs in. A locale that
+    is not installed is left out, since every shell and every perl would complain of it; one of another encoding than
+    UTF-8 is not used: a shell would read other characters than were judged and shown.
 
     Raises ValueError for a name or value that no environment can hold.
     """
@@ -48,6 +53,11 @@ def child_environment(
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(f"{name!r} cannot be set in an environment")
         chosen[name] = value
+    folders = [folder for folder in chosen["PATH"].split(os.pathsep) if folder.startswith("/")]
+    chosen["PATH"] = os.pathsep.join(folders) or DEFAULT_PATH
+    locale = chosen.get("LC_ALL") or chosen.get("LC_CTYPE") or chosen.get("LANG") or "C"
+    if locale not in ("C", "POSIX") and not re.search(r"utf-?8", locale, re.IGNORECASE):
+        chosen["LC_ALL"] = UTF8
     return {**chosen, **FORCED}
 
 

@@ -25,7 +25,7 @@ KEPT = 20
 
 TRIAL = """
 PATH=/usr/bin:/bin:$PATH  # what is first in a person's may lie in the workspace
-[ -w . ] || echo "the workspace cannot be written"
+{written}
 cat {secret} 2>/dev/null && echo " is what a file outside says"
 echo x 2>/dev/null >{secret}
 (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && [ {net} = none ] && echo "the network is there"
@@ -34,6 +34,10 @@ grep -q "^Seccomp:.2" /proc/self/status || echo "no filter of system calls is lo
 grep -q "^CapEff:.0*$" /proc/self/status || echo "rights of root are left"
 exit 0
 """
+
+
+WRITTEN = '[ -w . ] || echo "the workspace cannot be written"'
+LOOKED = 'mkdir .latchstep-probe 2>/dev/null && rmdir .latchstep-probe && echo "the workspace can be written"'
 
 
 async def trial(sandbox: Sandbox) -> str:
@@ -45,7 +49,8 @@ async def trial(sandbox: Sandbox) -> str:
         os.chmod(folder, 0o755)
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        script = TRIAL.format(secret=secret, port=port, net="host" if sandbox.net == "host" else "none")
+        net, written = "host" if sandbox.net == "host" else "none", LOOKED if sandbox.looks else WRITTEN
+        script = TRIAL.format(secret=secret, port=port, net=net, written=written)
         spawner = Spawner(sandbox=sandbox)
         try:
             ended = await spawner.run(script, cwd=sandbox.root, timeout=SECONDS)
@@ -115,5 +120,15 @@ def _key(sandbox: Sandbox) -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
         boot = os.urandom(16).hex()
-    parts = (boot, os.uname(), os.geteuid(), sandbox.level, sandbox.net, sandbox.user, sys.executable, __file__)
+    parts = (
+        boot,
+        os.uname(),
+        os.geteuid(),
+        sandbox.level,
+        sandbox.net,
+        sandbox.looks,
+        sandbox.user,
+        sys.executable,
+        __file__,
+    )
     return sha256(repr((parts, [(it.st_ino, it.st_mtime_ns, it.st_size) for it in status])).encode()).hexdigest()

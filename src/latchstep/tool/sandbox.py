@@ -101,7 +101,7 @@ class Sandbox:
 
     root: the real path of the workspace. net: `none`, `host`, or `allow:HOST,…` (see `proxy.parse_hosts`). cache: a
     folder for package managers. hidden: folders that are never shown, even inside the workspace. older: bubblewrap
-    lacks `NEWER`. also: folders beside the workspace.
+    lacks `NEWER`. also: folders beside the workspace. looks: nothing is written, not in the workspace either.
     """
 
     level: Level
@@ -112,6 +112,7 @@ class Sandbox:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     older: bool = False
     also: tuple[Extra, ...] = ()
+    looks: bool = False
 
     def __post_init__(self) -> None:
         home, cache = self.home, self.cache
@@ -128,8 +129,8 @@ class Sandbox:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The folders that commands work in."""
-        return (self.root, *(extra.path for extra in self.also if extra.writable))
+        """The folders that commands change."""
+        return () if self.looks else (self.root, *(extra.path for extra in self.also if extra.writable))
 
     def hosts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The hosts that may be reached. Raises DefinitionError for a network that there is not."""
@@ -209,10 +210,12 @@ def profile(sandbox: Sandbox) -> Profile:
     ]
     readable = _shown([*wanted, *_toolchains(path), package], sandbox)
     guards = merged(*map(guards_of, sandbox.written))
-    only_read = [extra.path for extra in sandbox.also if not extra.writable]
+    only_read = [extra.path for extra in sandbox.also if sandbox.looks or not extra.writable]
+    if sandbox.looks:
+        only_read += [sandbox.root, *([sandbox.cache] if sandbox.cache else [])]
     return Profile(
         readable=tuple(folder for folder in (*readable, *only_read, *inside) if _reaches(folder, user)),
-        writable=(*sandbox.written, *guards.beside, *((sandbox.cache,) if sandbox.cache else ())),
+        writable=(*sandbox.written, *guards.beside, *((sandbox.cache,) if sandbox.cache and not sandbox.looks else ())),
         home=home,
         guards=guards,
         hidden=tuple(path for path in map(os.path.realpath, sandbox.hidden) if os.path.isdir(path)),
@@ -313,7 +316,7 @@ def bubblewrap(sandbox: Sandbox, shown: Profile, files: Iterable[str] = (), *, a
     for path, how in sorted(dict(guards).items(), key=lambda item: item[0].count("/")):
         arguments += [how, path, path]
     for path in shown.hidden:
-        if any(within(path, folder) for folder in (*shown.writable, *SYSTEM)):
+        if any(within(path, folder) for folder in (*shown.writable, *shown.readable, *SYSTEM)):
             arguments += ["--perms", "0555", "--tmpfs", path]
     for number, path in enumerate(files, guard.FILES):
         arguments += ["--perms", "0644", "--file", str(number), path]
@@ -333,7 +336,7 @@ def _above(path: str, root: str) -> list[str]:
 def rules(sandbox: Sandbox, shown: Profile, *, as_root: bool) -> list[tuple[str, int]]:
     """What Landlock lets commands do, by path. The private folder for /tmp and the home is added by who makes it."""
     for path in (*shown.hidden, shown.home):
-        if above := [folder for folder in (*shown.writable, *SYSTEM) if within(path, folder)]:
+        if above := [folder for folder in (*shown.writable, *shown.readable, *SYSTEM) if within(path, folder)]:
             raise DefinitionError(f"Landlock cannot hide {path}, which lies in {above[0]}")
     etc = [f"/etc/{name}" for name in ETC] if as_root else ["/etc"]
     read = [*SYSTEM, *MERGED, *etc, *shown.readable, "/proc"] + ([shown.resolver] if shown.resolver else [])

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latchstep.errors import DefinitionError
-from latchstep.policy.trust import MODES, Settings, Standing, Trust, mode_under, narrowed, settings_from, standing
+from latchstep.policy.trust import (
+    MODES,
+    Settings,
+    Standing,
+    Trust,
+    mode_under,
+    narrowed,
+    settings_from,
+    standing,
+    understood,
+)
 
 
 def vouched(path: str = "/a", identity: str = "1", digest: str = "d", at: float = 1.0) -> Trust:
@@ -42,6 +52,22 @@ def test_settings_are_read_and_mistakes_are_named() -> None:
     ]:
         with pytest.raises(DefinitionError, match=said):
             settings_from(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('mod = "plan"\ndeny = ["bash: rm *"]\nmax_steps = 5\n', Settings(max_steps=5, deny=("bash: rm *",))),
+        ('mode = "plan"\nask = ["read: *"]\ndenny = []\n', Settings(mode="plan", ask=("read: *",))),
+        ('mode = "auto"\nallow = ["bash"]\nchecks = ["make"]\nx = 1\n', Settings()),
+        ('mode = "plan"\ndeny = "bash: rm"\nmax_steps = 0\n', Settings(mode="plan")),
+        ("deny = [", Settings()),
+    ],
+)
+def test_of_settings_with_a_mistake_what_narrows_is_left(text: str, left: Settings) -> None:
+    with pytest.raises(DefinitionError):
+        settings_from(text)
+    assert understood(text) == left
 
 
 def test_untrusted_settings_start_nothing_and_allow_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,42 @@ def test_a_mark_is_never_written_in_place_of_the_secret(folder: Path, tmp_path: 
     assert refused.outcome == "error"
     assert "masked" in refused.text
     assert (folder / ".env").read_text() == before
+
+
+def test_a_library_agent_masks_what_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has in its environment, wherever a tool of its developer's says it; not what only looks like a secret."""
+    monkeypatch.setenv("SOME_API_KEY", IN_USE)
+    monkeypatch.setenv("LATCHSTEP_HOME", str(tmp_path / "home"))
+
+    @ls.tool(effect="read")
+    def tell(context: ls.Context) -> dict[str, str]:
+        """Says too much."""
+        context.progress(f"it is {IN_USE}")
+        return {"key": os.environ["SOME_API_KEY"], "token": TOKEN}
+
+    @ls.tool
+    def fail() -> str:
+        """Fails with it."""
+        raise ls.ToolError(f"401 for {IN_USE}")
+
+    agent = ls.Agent(
+        ls.ScriptedModel([ls.ToolCall(name="tell"), ls.ToolCall(name="fail"), "done", "done"]),
+        tools=[tell, fail],
+        workspace=tmp_path,
+        checks=(f"echo {IN_USE}; false",),
+        limits=ls.Limits(max_check_rounds=0),
+    )
+
+    async def main() -> list[str]:
+        session = agent.session()
+        result = await session.run("go")
+        await session.close()
+        return [block.text for message in result.messages for block in message.blocks if isinstance(block, ToolResult)]
+
+    told, failed = asyncio.run(main())
+    assert "[masked: SOME_API_KEY]" in told
+    assert TOKEN in told
+    assert failed == "401 for [masked: SOME_API_KEY]"
+    kept = on_disk(tmp_path / "home")
+    assert IN_USE.encode() not in kept.replace(f"echo {IN_USE}".encode(), b""), "but where the developer wrote it"
+    assert kept.count(b"[masked: SOME_API_KEY]") >= 3
