@@ -245,3 +245,127 @@ def test_any_text_is_a_patch_or_is_refused(text: str) -> None:
         patched("f", decoded, file.hunks)
     except ToolError:
         pass
+
+
+# -- what models write ----------------------------------------------------------------------------------------
+
+TWO = "class A:\n    def f(self):\n        return 1\n\nclass B:\n    def f(self):\n        return 1\n"
+CHANGE = ["*** Update File: a.txt", "@@", " one", "-two", "+2"]
+CHANGED = "one\n2\nthree\nfour\nfive\n"
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "```\n" + envelope(*CHANGE) + "\n```",
+        "```diff\n" + envelope(*CHANGE) + "\n```\n",
+        "apply_patch <<'EOF'\n" + envelope(*CHANGE) + "\nEOF",
+        "<<PATCH\n" + envelope(*CHANGE) + "\nPATCH\n",
+        envelope(*CHANGE).replace("Patch", "Patch ***"),
+        envelope(*CHANGE, "").replace("\n", "\r\n"),
+        envelope(*CHANGE, "", ""),
+        envelope("*** Update File: a.txt", "", *CHANGE[1:]),
+        envelope("*** Update File: a.txt", "@@ -7,3 +7,3 @@ def other():", *CHANGE[2:]),
+        envelope("*** Update File: a.txt", "@@ one @@", *CHANGE[3:]),
+    ],
+    ids=[
+        "fence",
+        "diff",
+        "heredoc",
+        "bare heredoc",
+        "stars",
+        "crlf",
+        "blank lines",
+        "blank",
+        "ranges",
+        "closed anchor",
+    ],
+)
+def test_what_wraps_and_decorates_a_patch_counts_for_nothing(files: Files, patch: str) -> None:
+    (files.root / "a.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
+    assert files.do("apply_patch", patch=patch).content == "Changed a.txt."
+    assert (files.root / "a.txt").read_text() == CHANGED
+
+
+@pytest.mark.parametrize(
+    ("rows", "result"),
+    [
+        (["@@", " one", "-two", "+2", "", "@@", " four", "-five", "+5"], "one\n2\nthree\nfour\n5\n"),
+        (["@@", " one", "-two", "+2", " three", "@@", " three", "-four", "+4"], "one\n2\nthree\n4\nfive\n"),
+        (["@@", "-one", "+1", " two", " three", "@@", " two", "-three", "+3"], "1\ntwo\n3\nfour\nfive\n"),
+        (["@@ two", "+2.5"], "one\ntwo\n2.5\nthree\nfour\nfive\n"),
+    ],
+    ids=["blank between", "shared context", "context of the change before", "behind its anchor"],
+)
+def test_hunks_may_share_context(files: Files, rows: list[str], result: str) -> None:
+    (files.root / "a.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
+    files.do("apply_patch", patch=envelope("*** Update File: a.txt", *rows))
+    assert (files.root / "a.txt").read_text() == result
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["@@     def f(self):", "-        return 1", "+        return 2"], "at lines 3, 7"),
+        (["@@     def f(self):", "+        x"], "at lines 3, 7"),
+        (["@@ class", "     def f(self):", "-        return 1", "+        return 2"], "at lines 2, 6"),
+        (["@@", "-class B:", "+class C:", "@@", "-class A:", "+class D:"], "it fits at line 1, but hunks come in the"),
+        (["@@", "-class A:", "+class C:", "*** End of File"], "does not fit c.py at its end"),
+        (["@@", "-class A:", "+class A:"], "changes nothing"),
+        (["@@", "-  class A:", "+class C:"], "blanks differ"),
+        (["@@", " class  A:", "+    x = 1"], "Nothing was changed. The same words are there"),
+    ],
+)
+def test_a_hunk_that_may_mean_two_places_or_none_is_refused_in_true_words(
+    files: Files, rows: list[str], words: str
+) -> None:
+    (files.root / "c.py").write_text(TWO)
+    with pytest.raises(ToolError, match=words):
+        files.prepare("apply_patch", patch=envelope("*** Update File: c.py", *rows))
+
+
+def test_two_anchors_name_one_place(files: Files) -> None:
+    (files.root / "c.py").write_text(TWO)
+    rows = ["@@ class B:", "@@     def f(self):", "-        return 1", "+        return 2"]
+    files.do("apply_patch", patch=envelope("*** Update File: c.py", *rows))
+    assert (files.root / "c.py").read_text() == TWO[:-2] + "2\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["*** Update File: a.txt", "-one", "+1", "*** Update File: ./a.txt", "-two", "+2"],
+        ["*** Update File: a.txt", "-one", "+1", "*** Update File: link", "-two", "+2"],
+        ["*** Add File: q/b", "+x", "*** Add File: q", "+x"],
+        ["*** Update File: a.txt", "*** Move to: q", "*** Add File: d/../q", "+x"],
+    ],
+    ids=["spelling", "link", "folder", "move"],
+)
+def test_one_file_named_twice_is_refused_before_anyone_is_asked(files: Files, lines: list[str]) -> None:
+    (files.root / "a.txt").write_text("one\ntwo\n")
+    (files.root / "d").mkdir()
+    (files.root / "link").symlink_to("a.txt")
+    with pytest.raises(ToolError, match="named twice"):
+        files.prepare("apply_patch", patch=envelope(*lines))
+
+
+def test_a_file_that_is_no_text_is_deleted_and_moved(files: Files) -> None:
+    data = bytes(range(256))
+    for name in ("a.bin", "b.bin"):
+        (files.root / name).write_bytes(data)
+    files.do("apply_patch", patch=envelope("*** Delete File: a.bin", "*** Update File: b.bin", "*** Move to: c.bin"))
+    assert tree(files.root) == {"c.bin": data}
+    with pytest.raises(ToolError, match="binary"):
+        files.prepare("apply_patch", patch=envelope("*** Update File: c.bin", "-x", "+y"))
+
+
+def test_a_link_is_neither_deleted_nor_moved_in_place_of_its_target(files: Files) -> None:
+    (files.root / "d").mkdir()
+    (files.root / "d" / "a.txt").write_text("one\n")
+    (files.root / "link").symlink_to("d/a.txt")
+    for lines in (["*** Delete File: link"], ["*** Update File: link", "*** Move to: b.txt"]):
+        with pytest.raises(ToolError, match=r"link is a link to d/a\.txt; name that file"):
+            files.prepare("apply_patch", patch=envelope(*lines))
+    files.do("apply_patch", patch=envelope("*** Update File: link", "-one", "+two"))
+    assert (files.root / "link").is_symlink()
+    assert (files.root / "d" / "a.txt").read_text() == "two\n"

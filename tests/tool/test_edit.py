@@ -134,6 +134,39 @@ def test_a_miss_says_why_and_shows_the_nearest_text(old: str, words: list[str]) 
     assert len(str(caught.value)) < 6000
 
 
+@pytest.mark.parametrize(
+    ("data", "old", "words"),
+    [
+        (b"a\x1b[31mred\x1b[0m\n", "ared", "control characters, escape sequences or damaged bytes"),
+        (b"one\x0ctwo\n", "onetwo", "control characters"),
+        (b"h\xc3\xa9 \xff x\n", "h\u00e9 \ufffd x", "damaged bytes"),
+        ("a\u200bb = 1\n".encode(), "ab = 1", r"cannot be seen \(U\+200B\)"),
+        (b"ab = 1\n", "a\u2060b = 1", r"cannot be seen \(U\+2060\)"),
+        ("cafe\u0301\n".encode(), "caf\u00e9", "Unicode forms"),
+    ],
+)
+def test_a_miss_by_what_is_not_shown_says_so(data: bytes, old: str, words: str) -> None:
+    with pytest.raises(ToolError, match=words) as caught:
+        edited(data, old, "something else")
+    assert "No line of the file is like it" not in str(caught.value)
+
+
+def test_what_stands_for_damaged_bytes_is_never_written_over_them(files: Files) -> None:
+    path = files.root / "f"
+    path.write_bytes(b"h\xc3\xa9\xff x\nline\n")
+    files.do("read", path="f")
+    calls: list[tuple[str, dict[str, str]]] = [
+        ("write", {"path": "f", "content": "h\u00e9\ufffd y\nline\n"}),
+        ("edit", {"path": "f", "old": "line", "new": "\ufffd"}),
+        ("apply_patch", {"patch": "*** Begin Patch\n*** Update File: f\n-line\n+\ufffd\n*** End Patch"}),
+    ]
+    for name, arguments in calls:
+        with pytest.raises(ToolError, match="bytes that are not UTF-8"):
+            files.prepare(name, **arguments)
+    files.do("edit", path="f", old="x", new="y")
+    assert path.read_bytes() == b"h\xc3\xa9\xff y\nline\n"
+
+
 def test_a_miss_after_the_edit_was_made_says_so() -> None:
     with pytest.raises(ToolError, match="The new text is already there"):
         edited(FILE, "import sys, os", "import os")
@@ -319,6 +352,14 @@ def test_both_forms_in_one_call_are_refused(files: Files) -> None:
     (files.root / "f").write_text("a b")
     with pytest.raises(ToolError, match="not both"):
         files.prepare("edit", path="f", old="a", new="b", edits=[{"old": "b", "new": "c"}])
+
+
+def test_all_beside_edits_is_refused_since_each_has_its_own(files: Files) -> None:
+    (files.root / "f").write_text("a a\n")
+    with pytest.raises(ToolError, match="each with its own"):
+        files.prepare("edit", path="f", all=True, edits=[{"old": "a", "new": "b"}])
+    files.do("edit", path="f", edits=[{"old": "a", "new": "b", "all": True}])
+    assert (files.root / "f").read_text() == "b b\n"
 
 
 @settings(max_examples=200, deadline=None)

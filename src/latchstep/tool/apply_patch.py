@@ -17,7 +17,7 @@ from latchstep.errors import ToolError
 from .base import Context, Output, Tool
 from .change import difference, reader_notice, refuse_stale, settle_by_hash, sha256
 from .define import tool
-from .edit import text_of
+from .edit import known, text_of
 from .opened import File
 from .patch import MAX_PATCH, FilePatch, parse_patch, patched
 from .seen import Seen
@@ -86,6 +86,10 @@ def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
 def plan(workspace: Workspace, seen: Seen, files: list[FilePatch]) -> list[Step]:
     """What becomes of each file. Raises ToolError where any part cannot be done, and then nothing is."""
     steps = [_step(workspace, seen, file) for file in files]
+    places = [place for step in steps for place in (step.path, step.came) if place]
+    for place in places:
+        if places.count(place) > 1 or any(other.startswith(f"{place}/") for other in places):
+            raise ToolError(f"{shown(place)} is named twice, by another spelling or as a folder. Nothing was changed")
     return sorted(steps, key=lambda step: step.data is None)  # what is deleted is hardest to put back, so it goes last
 
 
@@ -97,18 +101,31 @@ def _step(workspace: Workspace, seen: Seen, file: FilePatch) -> Step:
         if notice := reader_notice(file.text):
             raise ToolError(f"the patch holds the notice {notice!r}, which a reader adds. Nothing was changed")
         return Step(workspace.place(file.path), None, file.text.encode())
-    present, decoded = text_of(workspace, file.path, present, seen)
+    present = known(workspace, file.path, present, seen)
+    if (file.kind == "Delete" or file.move) and _is_link(workspace, file.path):
+        raise ToolError(f"{shown(file.path)} is a link to {shown(present.path)}; name that file. Nothing was changed")
     if file.kind == "Delete":
         return Step(present.path, present, None)
-    for row in (line for hunk in file.hunks for sign, line in hunk.rows if sign == "+"):
-        if (notice := reader_notice(row)) and notice not in decoded.text:
-            raise ToolError(f"the patch holds the notice {notice!r}, which a reader adds. Nothing was changed")
-    data = patched(shown(file.path), decoded, file.hunks)
+    data = _updated(workspace, seen, file, present) if file.hunks else present.data
     if not file.move:
         return Step(present.path, present, data)
     if workspace.current(file.move) is not None:
         raise ToolError(f"{shown(file.move)} exists already; nothing is moved over it. Nothing was changed")
     return Step(workspace.place(file.move), present, data, came=present.path)
+
+
+def _is_link(workspace: Workspace, path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return any(entry.name == name and entry.kind == "link" for entry in workspace.scan(folder or ".")[1])
+
+
+def _updated(workspace: Workspace, seen: Seen, file: FilePatch, present: File) -> bytes:
+    """The file's bytes after its hunks. Raises ToolError."""
+    _, decoded = text_of(workspace, file.path, present, seen)
+    for row in (line for hunk in file.hunks for sign, line in hunk.rows if sign == "+"):
+        if (notice := reader_notice(row)) and notice not in decoded.text:
+            raise ToolError(f"the patch holds the notice {notice!r}, which a reader adds. Nothing was changed")
+    return patched(shown(file.path), decoded, file.hunks)
 
 
 def _left(steps: list[Step]) -> list[dict[str, Any]]:

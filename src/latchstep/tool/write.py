@@ -68,8 +68,5 @@ def _new_bytes(path: str, content: str, verbatim: bool, present: File | None, se
         text = content.removeprefix("\ufeff") if decoded.mark else content
         end = line_end(decoded.raw)
         return decoded.encode(to_lf(text).replace("\n", end) if end != "\n" else text)
-    except UnicodeEncodeError as error:
-        encoding = decoded.encoding if decoded else "utf-8"
-        raise ToolError(
-            f"{shown(path)} is written in {encoding}, which has no {error.object[error.start]!r}; nothing was written"
-        ) from error
+    except ValueError as error:
+        raise ToolError(f"{shown(path)} {error}; nothing was written") from error
