@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -453,6 +454,25 @@ def test_the_right_to_run_as_another_does_not_pass_to_new_bytes(workspace: Works
     (root / "x").chmod(0o6755)
     put(workspace, "x")
     assert stat.S_IMODE((root / "x").stat().st_mode) == 0o755
+
+
+def test_b67_access_list_and_attributes_are_kept(workspace: Workspace, root: Path) -> None:
+    path = root / "f"
+    path.write_text("old\n")
+    path.chmod(0o640)
+    everyone = 0xFFFFFFFF
+    entries = [(1, 6, everyone), (2, 6, 65534), (4, 0, everyone), (16, 6, everyone), (32, 0, everyone)]
+    access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "user.note", b"kept")
+        os.setxattr(path, "system.posix_acl_access", access)
+    except (OSError, AttributeError):
+        pytest.skip("this file system has no access lists or attributes")
+    workspace.update("f", lambda real, present: b"new\n")
+    assert path.read_text() == "new\n"
+    assert os.getxattr(path, "user.note") == b"kept"
+    assert os.getxattr(path, "system.posix_acl_access") == access
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
 def test_b67_a_new_file_has_the_mode_of_the_process(workspace: Workspace, root: Path) -> None:

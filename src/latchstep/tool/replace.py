@@ -84,7 +84,10 @@ def _found(path: str, file: Decoded, change: Change) -> tuple[list[Span], str]:
     if old == new:
         raise ToolError("old and new are the same; there is nothing to change")
     if (notice := reader_notice(new)) and notice not in text:
-        raise ToolError(f"new holds the notice {notice!r}, which a reader adds and no file has. Nothing was changed")
+        raise ToolError(
+            f"new holds the notice {notice!r}, which a reader adds and no file has. Nothing was changed; "
+            "if it is really meant, use write with verbatim"
+        )
     places = _places(text, old, change.all)
     unended = not text.endswith("\n") and text.endswith(old[:-1])
     if not places and len(old) > 1 and old[-1] == new[-1:] == "\n" and unended:

@@ -122,6 +122,8 @@ class Workspace:
     def place(self, path: str) -> str:
         """The real path that a write would go to, also where its folders are still missing."""
         name, relative = self.locate(path)
+        if path.endswith("/"):
+            raise ToolError(f"{shown(path)} names a folder, not a file")
         parts = relative.split("/")
         for end in range(len(parts), 0, -1):
             if end < len(parts) and parts[end - 1] == "..":
@@ -209,7 +211,7 @@ class Workspace:
         try:
             return root, relative_path(path, (root.path,) if root.name else self._spellings)
         except ValueError as error:
-            raise ToolError(f"{shown(cut(path, 200))}: {error}") from None
+            raise ToolError(f"{shown(cut(path, 200))}: {error}".removeprefix(": ")) from None
 
     @contextlib.contextmanager
     def _open(self, path: str, flags: int) -> Iterator[tuple[int, str]]:
@@ -302,7 +304,7 @@ class Workspace:
         root, relative = self._find(path)
         for _ in range(beneath.MAX_LINKS):
             folder, _, name = relative.rpartition("/")
-            if name in ("", ".", ".."):
+            if name in ("", ".", "..") or path.endswith("/"):
                 raise ToolError(f"{shown(path)} names a folder, not a file")
             with self._open(_joined(root.name, folder) or ".", os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
                 name = self._attempt(path, partial(beneath.spelled, fd, name))
@@ -391,7 +393,7 @@ def _joined(folder: str, name: str) -> str:
 
 
 def _outside(path: str, root: Root) -> ToolError:
-    return ToolError(f"{shown(path)} leads out of the {_called(root)}")
+    return ToolError(f"{shown(path)} leads out of the {_called(root)}, as every absolute link does")
 
 
 def _called(root: Root) -> str:

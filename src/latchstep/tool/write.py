@@ -61,6 +61,11 @@ def _new_bytes(path: str, content: str, verbatim: bool, present: File | None, se
             f"the content holds {marks}, which a reader adds and no file has. Nothing was written. "
             "Send the text itself, all of it; if this is really meant, set verbatim to true"
         )
+    if present is not None and (upto := seen.partly(present.path)) is not None:
+        raise ToolError(
+            f"only a part of {shown(path)} was read, and all of it would be replaced; "
+            f"read it from offset={upto + 1} on first, or use edit"
+        )
     decoded = decode(present.data) if present is not None else None
     try:
         if decoded is None or not present or not present.data:
