@@ -110,6 +110,8 @@ def test_what_no_snapshot_holds_stays(shadow: Shadow, monkeypatch: pytest.Monkey
     fill(root, _dot_gitignore="*.log\nout/\n", a_dot_log="mine", out__x="built", src__a="1", grows="small")
     fill(root, _dot_git__config="user's", sub___dot_git__HEAD="user's", sub__code="1")
     (root / "large").write_bytes(bytes(101))
+    (root / "in").mkdir()
+    (root / "in" / "vanishes").write_bytes(bytes(101))
     (root / "shrinks").write_bytes(bytes(101))
     os.mkfifo(root / "pipe")
     taken = shadow.take()
@@ -121,8 +123,11 @@ def test_what_no_snapshot_holds_stays(shadow: Shadow, monkeypatch: pytest.Monkey
     (root / "sub" / "code").unlink()
     (root / "pipe").unlink()
     (root / "pipe").write_bytes(b"a file now")
+    (root / "in" / "vanishes").unlink()
+    (root / "in").rmdir()
     made = go_back(shadow, taken.tree)
-    assert {path for path, _ in made.left_alone} == {"shrinks", "grows", "pipe"}
+    assert {path for path, _ in made.left_alone} == {"shrinks", "grows", "pipe", "in/vanishes"}
+    assert dict(made.left_alone)["in/vanishes"].startswith("it is gone, and was not kept: 101 B")
     assert all("MAX_FILE" in why for path, why in made.left_alone if path != "pipe")
     assert (root / "src" / "a").read_text() == "1"
     assert (root / "sub" / "code").read_text() == "1"

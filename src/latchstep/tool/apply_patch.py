@@ -63,7 +63,8 @@ def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
 
         Sections: '*** Update File: PATH' (then '*** Move to: PATH' if it moves) with hunks: '@@' and a line to
         start from, then lines that begin with ' ' (context), '-' or '+'; '*** Add File: PATH' with '+' before
-        each line; '*** Delete File: PATH'. A hunk must fit at one place only: give three lines of context.
+        each line; '*** Delete File: PATH'. Hunks come in the order of the file, and each must fit at one place only:
+        give three lines of context.
         """
         steps = plan(workspace, seen, parse_patch(patch))
         if isinstance(context.found, dict):

@@ -37,7 +37,7 @@ def edit_tool(workspace: Workspace, seen: Seen) -> Tool:
         path: Annotated[str, "File, relative to the workspace"],
         context: Context,
         old: Annotated[str, "Text to replace, exactly as in the file; it must occur once unless all is true"] = "",
-        new: Annotated[str, "Text to put in its place"] = "",
+        new: Annotated[str, "Text to put in its place; without it old is removed"] = "",
         all: Annotated[bool, "Replace every occurrence"] = False,
         edits: Annotated[
             list[Change], Meta(max_length=MAX_EDITS, description="In place of old and new: many, all made or none")

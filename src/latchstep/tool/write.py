@@ -35,7 +35,7 @@ def write_tool(workspace: Workspace, seen: Seen) -> Tool:
         context: Context,
         verbatim: Annotated[bool, "Allow text that looks like copied reader output (line numbers, notices)"] = False,
     ) -> Output:
-        """Make a file, or replace one that was read before. To change a part of a file, use edit."""
+        """Make a file, or replace one that was read before, to its end. To change a part of a file, use edit."""
 
         def make(real: str, present: File | None) -> bytes:
             refuse_stale(real, present, context.found, seen)
