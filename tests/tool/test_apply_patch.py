@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latchstep.errors import ToolError
+from latchstep.tool import beneath
 from latchstep.tool.encoding import decode, to_lf
 from latchstep.tool.patch import parse_patch, patched
 
@@ -113,6 +116,43 @@ def test_a_write_that_fails_puts_back_what_was_written_before_it(files: Files, m
     with pytest.raises(ToolError, match=r"no room\. Nothing was changed in the end"):
         files.finish(prepared)
     assert tree(files.root) == before
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 0])  # the write that fails; 0: the removal behind them
+def test_the_disk_may_fill_at_any_write_and_nothing_is_left_of_the_patch(
+    files: Files, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Neither a folder, nor a file that was moved before its new bytes could be written."""
+    lay(files.root)
+    for name in ("b.txt", "c.txt"):
+        (files.root / name).write_text("one\n")
+    before, folders = tree(files.root), sorted(files.root.rglob("*"))
+    parts = ["*** Add File: new/er/b", "+x", "*** Update File: b.txt", "*** Move to: q/r/b", "-one", "+1"]
+    parts += ["*** Update File: c.txt", "*** Move to: a/c", "-one", "+1", "*** Update File: a.txt", "-one", "+1"]
+    prepared = files.prepare("apply_patch", patch=envelope(*parts, "*** Delete File: old.txt"))
+    written = 0
+    replace = beneath.replace
+
+    def full(*arguments: Any, **options: Any) -> None:
+        nonlocal written
+        written += 1
+        if written == count:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*arguments, **options)
+
+    def forbidden(path: str, **options: Any) -> None:
+        if path == "old.txt" and not count:
+            raise OSError(errno.EACCES, "Permission denied")
+        unlink(path, **options)
+
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", forbidden)
+    monkeypatch.setattr(beneath, "replace", full)
+    with pytest.raises(ToolError, match="Nothing was changed in the end"):
+        files.finish(prepared)
+    assert tree(files.root) == before
+    assert sorted(files.root.rglob("*")) == folders
+    assert (files.root / "tool.sh").stat().st_mode & 0o777 == 0o755
 
 
 def fail(*_: object) -> str:

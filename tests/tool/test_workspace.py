@@ -581,6 +581,20 @@ def test_no_folder_is_made_for_a_refused_write(workspace: Workspace, root: Path)
     assert not (root / "one").exists()
 
 
+def test_a_write_that_fails_leaves_no_folder_that_was_made_for_it(
+    workspace: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (root / "one").mkdir()
+    before = tree(root)
+    monkeypatch.setattr(beneath, "replace", full)
+    with pytest.raises(ToolError, match="No space left"):
+        workspace.update("one/two/three/four", lambda real, present: b"x")
+    assert tree(root) == before
+
+
 def test_updates_of_one_path_wait_for_each_other(workspace: Workspace, root: Path) -> None:
     (root / "count").write_bytes(b"0")
     (root / "same").symlink_to("count")

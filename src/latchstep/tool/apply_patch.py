@@ -6,6 +6,7 @@ put back; what could not be is said.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -33,6 +34,10 @@ class Step(msgspec.Struct, frozen=True):
     present: File | None
     data: bytes | None
     came: str = ""
+
+
+Undo = tuple[str, Callable[[], object]]
+"""A path, and how a change of it is taken back."""
 
 
 def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
@@ -72,13 +77,12 @@ def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
             for step in steps:
                 there = None if step.came else step.present
                 refuse_stale(step.path, there, known.get(clean(step.path), {}), seen)
-        done: list[Step] = []
+        undo: list[Undo] = []
         try:
             for step in steps:
-                _make(workspace, seen, step)
-                done.append(step)
+                _make(workspace, seen, step, undo)
         except ToolError as error:
-            raise ToolError(f"{error}. {_put_back(workspace, seen, done)}") from error
+            raise ToolError(f"{error}. {_put_back(undo)}") from error
         return Output("\n".join(map(_row, steps)), {"files": [_details(step) for step in steps]})
 
     return apply_patch
@@ -138,17 +142,20 @@ def _left(steps: list[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _make(workspace: Workspace, seen: Seen, step: Step) -> None:
-    """Do one step, if what stands there is still what it was planned over."""
-    present = step.present
+def _make(workspace: Workspace, seen: Seen, step: Step, undo: list[Undo]) -> None:
+    """Do one step, if what stands there is still what it was planned over. How each part is undone is put to `undo`."""
+    present, path = step.present, step.path
     if step.data is None:
         assert present is not None
-        workspace.remove(step.path, present.sha256)
+        workspace.remove(path, present.sha256)
+        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data)))
         return
+    data, wanted, lacking = step.data, present.sha256 if present else None, workspace.lacking(path)
+    undo.append((path, lambda: workspace.remove_empty(lacking)))
     if step.came and present is not None:
-        workspace.rename(step.came, step.path, present.sha256)
-        seen.saw(step.path, present.sha256)
-    data, wanted = step.data, present.sha256 if present else None
+        workspace.rename(step.came, path, present.sha256)
+        undo.append((path, lambda: workspace.rename(path, step.came, present.sha256)))
+        seen.saw(path, present.sha256)
 
     def make(real: str, there: File | None) -> bytes:
         if (there.sha256 if there else None) != wanted:
@@ -158,33 +165,24 @@ def _make(workspace: Workspace, seen: Seen, step: Step) -> None:
     def note(file: File, there: File | None) -> None:
         seen.wrote(file.path, there.sha256 if there else None, file.sha256)
 
-    workspace.update(step.path, make, note)
+    workspace.update(path, make, note)
+    if present is None:
+        undo.append((path, lambda: workspace.remove(path, sha256(data))))
+    else:
+        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data)))
 
 
-def _put_back(workspace: Workspace, seen: Seen, done: list[Step]) -> str:
-    """Undo the steps, the last first. What is true afterwards, in words."""
+def _put_back(undo: list[Undo]) -> str:
+    """Undo what was done, the last first. What is true afterwards, in words."""
     failed = []
-    for step in reversed(done):
+    for path, back in reversed(undo):
         try:
-            _undo(workspace, step)
+            back()
         except ToolError as error:
-            failed.append(f"{shown(step.path)} stays changed ({error})")
+            failed.append(f"{shown(path)} stays changed ({error})")
     if failed:
         return "Files written before that were put back, but " + "; ".join(failed)
-    return "Nothing was changed" + (" in the end: what was written before that was put back" if done else "")
-
-
-def _undo(workspace: Workspace, step: Step) -> None:
-    present, data = step.present, step.data
-    if data is None:
-        assert present is not None
-        workspace.update(present.path, lambda real, there: present.data)
-    elif present is None:
-        workspace.remove(step.path, sha256(data))
-    else:
-        workspace.update(step.path, lambda real, there: present.data)
-        if step.came:
-            workspace.rename(step.path, step.came, present.sha256)
+    return "Nothing was changed" + (" in the end: what was written before that was put back" if undo else "")
 
 
 def _row(step: Step) -> str:

@@ -249,6 +249,16 @@ def give_to_owner(made: int, folder: int) -> None:
         os.fchown(made, status.st_uid, status.st_gid)
 
 
+def make_folder(above: int, name: str) -> None:
+    """Make a folder in an open one, durably, unless somebody else just did."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=above)
+        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+        give_to_owner(made, above)
+        os.close(made)
+    os.fsync(above)
+
+
 def random_name() -> str:
     """A name for what is not finished yet."""
     return f".latchstep-{os.urandom(8).hex()}.tmp"

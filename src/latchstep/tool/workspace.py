@@ -8,7 +8,6 @@ Writes replace a file whole or not at all.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import stat
@@ -21,10 +20,24 @@ from typing import TypeVar
 from latchstep.errors import DefinitionError, ToolError
 
 from . import beneath
-from .opened import MAX_FILE_BYTES, Entry, File, Kind, contents_of, entries_of, too_large
+from .opened import (
+    MAX_FILE_BYTES,
+    Entry,
+    File,
+    Kind,
+    Missing,
+    contents_of,
+    entries_of,
+    is_missing,
+    outside,
+    refusal,
+    too_large,
+)
 from .path import is_protected, is_under, relative_path
 from .roots import Extra, Root, refuse_unfit
 from .text import cut, shown
+
+__all__ = ["Workspace", "is_missing"]
 
 T = TypeVar("T")
 
@@ -103,7 +116,7 @@ class Workspace:
         try:
             with self._open(path, beneath.O_PATH) as (fd, _):
                 mode = os.fstat(fd).st_mode
-        except _Missing:
+        except Missing:
             return None
         return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
 
@@ -115,7 +128,7 @@ class Workspace:
         try:
             with self._parent(path) as (parent, name, real):
                 return self._target(parent, name, real, path)[1]
-        except _Missing:
+        except Missing:
             self.place(path)
             return None
 
@@ -131,11 +144,11 @@ class Workspace:
             try:
                 with self._parent(_joined(name, "/".join(parts[:end]))) as (_, last, real):
                     place = "/".join(part for part in (real, last, *parts[end:]) if part)
-            except _Missing:
+            except Missing:
                 continue
             self._refuse_protected(place, path)
             return place
-        raise _Missing(f"{shown(path)} does not exist")
+        raise Missing(f"{shown(path)} does not exist")
 
     def update(
         self,
@@ -151,11 +164,9 @@ class Workspace:
         """
         place = self.place(path)
         with self._lock(place):
-            folder = place.rpartition("/")[0]
-            if folder and self.kind(folder) is None:
+            if self.lacking(place):
                 make(place, None)  # may refuse, before folders are made for it
-                self._attempt(path, partial(self._make_folders, folder, path))
-            with self._parent(path) as (parent, name, real):
+            with self._folders(place, path), self._parent(path) as (parent, name, real):
                 file, present = self._put(parent, name, real, path, make)
             note(file, present)
             return file, present
@@ -166,7 +177,7 @@ class Workspace:
         with self._lock(place), self._parent(place) as (parent, name, real):
             status, present = self._target(parent, name, real, path)
             if present is None:
-                raise _Missing(f"{shown(path)} does not exist")
+                raise Missing(f"{shown(path)} does not exist")
             if present.sha256 != sha256:
                 raise ToolError(f"{shown(path)} was changed by someone else just now; read it again")
 
@@ -184,9 +195,12 @@ class Workspace:
         place, target = self.place(path), self.place(new)
         if self.locate(place)[0] != self.locate(target)[0]:
             raise ToolError(f"{shown(new)} lies in another folder than {shown(path)}; write it there, delete it here")
-        if folder := target.rpartition("/")[0]:
-            self._attempt(new, partial(self._make_folders, folder, new))
-        with self._lock(place), self._parent(place) as (parent, name, real), self._parent(target) as (other, called, _):
+        with (
+            self._lock(place),
+            self._folders(target, new),
+            self._parent(place) as (parent, name, real),
+            self._parent(target) as (other, called, _),
+        ):
             status, present = self._target(parent, name, real, path)
             if present is None or present.sha256 != sha256:
                 raise ToolError(f"{shown(path)} was changed by someone else just now; read it again")
@@ -240,18 +254,7 @@ class Workspace:
             return act()
         except OSError as error:
             self.refuse_gone(root)
-            match error.errno:
-                case errno.ENOENT:
-                    raise _Missing(f"{shown(path)} does not exist") from error
-                case errno.EXDEV:
-                    raise _outside(path, root) from error
-                case errno.ELOOP:
-                    raise ToolError(f"{shown(path)}: too many links, or one that must not be followed") from error
-                case errno.ENOTDIR:
-                    raise ToolError(f"{shown(path)}: something on the way is not a folder") from error
-                case errno.ENXIO | errno.ENODEV:
-                    raise ToolError(f"{shown(path)} is not a regular file") from error
-            raise ToolError(f"{shown(path)} could not be opened: {error.strerror}") from error
+            raise refusal(path, _called(root), error) from error
 
     def refuse_gone(self, *roots: Root) -> None:
         """Raises ToolError where one of these (by default of all) was removed or moved, or another took its place."""
@@ -314,32 +317,40 @@ class Workspace:
                     yield fd, name, real
                     return
             if target.startswith("/"):
-                raise _outside(path, root)
+                raise outside(path, _called(root))
             _, relative = self._find(followed := _joined(real, target))
             if self.kind(followed) is None:
                 raise ToolError(f"{shown(path)} is a link to something that does not exist; no file is made through it")
         raise ToolError(f"{shown(path)}: more than {beneath.MAX_LINKS} links (MAX_LINKS)")
 
-    def _make_folders(self, folder: str, path: str) -> None:
-        """Make what is missing of a real folder, one name at a time, each in the descriptor of the one before."""
-        root, relative = self._find(folder)
-        parts = relative.split("/")
-        for end in range(1, len(parts) + 1):
-            so_far = "/".join(parts[:end])
-            try:
-                os.close(self._opened(root, so_far, os.O_RDONLY | os.O_DIRECTORY))
-            except FileNotFoundError:
-                self._refuse_protected(self.place(_joined(root.name, so_far)), path)
-                above = self._opened(root, "/".join(parts[: end - 1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(parts[end - 1], dir_fd=above)
-                        made = os.open(parts[end - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
-                        beneath.give_to_owner(made, above)
-                        os.close(made)
-                    os.fsync(above)
-                finally:
-                    os.close(above)
+    def lacking(self, place: str) -> list[str]:
+        """The folders of a real path that do not exist, the outermost first."""
+        top, relative = self.locate(place)
+        parts, found = relative.split("/")[:-1], list[str]()
+        while parts and self.kind(folder := _joined(top, "/".join(parts))) is None:
+            found.insert(0, folder)
+            parts.pop()
+        return found
+
+    def remove_empty(self, folders: Sequence[str]) -> None:
+        """Remove those of these folders that hold nothing, the last first."""
+        for folder in reversed(folders):
+            with contextlib.suppress(ToolError, OSError), self._parent(folder) as (above, name, _):
+                os.rmdir(name, dir_fd=above)
+
+    @contextlib.contextmanager
+    def _folders(self, place: str, path: str) -> Iterator[None]:
+        """With what was lacking of a real path's folders; it goes again where nothing comes of it."""
+        lacking = self.lacking(place)
+        try:
+            for folder in lacking:
+                self._refuse_protected(self.place(folder), path)
+                with self._parent(folder) as (above, name, _):
+                    self._attempt(path, partial(beneath.make_folder, above, name))
+            yield
+        except BaseException:
+            self.remove_empty(lacking)
+            raise
 
     def _target(self, parent: int, name: str, real: str, path: str) -> tuple[os.stat_result | None, File | None]:
         """The file that stands at a name of an open folder, fit to be replaced; (None, None) where none does."""
@@ -379,21 +390,8 @@ class Workspace:
             yield
 
 
-class _Missing(ToolError):
-    """Nothing is at the path. A class of its own so that it can be told from other refusals."""
-
-
-def is_missing(error: ToolError) -> bool:
-    """Whether a refusal only says that nothing is there."""
-    return isinstance(error, _Missing)
-
-
 def _joined(folder: str, name: str) -> str:
     return "/".join(part for part in (folder, name) if part)
-
-
-def _outside(path: str, root: Root) -> ToolError:
-    return ToolError(f"{shown(path)} leads out of the {_called(root)}, as every absolute link does")
 
 
 def _called(root: Root) -> str:
