@@ -364,6 +364,14 @@ def test_a_hunk_that_may_mean_two_places_or_none_is_refused_in_true_words(
         files.prepare("apply_patch", patch=envelope("*** Update File: c.py", *rows))
 
 
+def test_anchors_that_stand_everywhere_take_linear_time() -> None:
+    file = decode(b"x = 1\n" * 100_000)
+    assert file is not None
+    patch = envelope("*** Update File: f", *["@@ x = 1"] * 10, "-x = 1", "+y")
+    with pytest.raises(ToolError, match="give more context"):
+        patched("f", file, parse_patch(patch)[0].hunks)
+
+
 def test_two_anchors_name_one_place(files: Files) -> None:
     (files.root / "c.py").write_text(TWO)
     rows = ["@@ class B:", "@@     def f(self):", "-        return 1", "+        return 2"]

@@ -19,6 +19,7 @@ line number.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from typing import Literal
 
 import msgspec
@@ -194,7 +195,8 @@ def _starts(path: str, lines: list[str], hunk: Hunk, at: int) -> list[int]:
 
 def _nexts(places: list[int], starts: list[int]) -> list[int]:
     """The first of the places behind each of the starts."""
-    return sorted({next((n for n in places if n >= start), -1) for start in starts} - {-1})
+    behind = {bisect_left(places, start) for start in starts}
+    return [places[index] for index in sorted(behind) if index < len(places)]
 
 
 def _place(path: str, lines: list[str], hunk: Hunk, at: int) -> int:
@@ -218,10 +220,11 @@ def _place(path: str, lines: list[str], hunk: Hunk, at: int) -> int:
 
 def _fits(lines: list[str], hunk: Hunk, at: int) -> list[int]:
     """Where the hunk's old lines stand, from a line on."""
-    count = len(hunk.old)
-    exact, bare = (lines, hunk.old), ([line.rstrip() for line in lines], [line.rstrip() for line in hunk.old])
-    for there, old in (exact, bare) if count else ():
-        found = [n for n in range(at, len(lines) - count + 1) if there[n] == old[0] and there[n : n + count] == old]
+    old, count = hunk.old, len(hunk.old)
+    for bare in (False, True) if count else ():
+        if bare:
+            lines, old = [line.rstrip() for line in lines], [line.rstrip() for line in old]
+        found = [n for n in range(at, len(lines) - count + 1) if lines[n] == old[0] and lines[n : n + count] == old]
         if found := [n for n in found if not hunk.last or n + count == len(lines)]:
             return found
     return []
