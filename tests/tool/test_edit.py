@@ -348,6 +348,14 @@ def test_one_that_cannot_be_made_leaves_all_unmade(files: Files, edits: list[dic
     assert (files.root / "f").read_text() == "one\ntwo\nthree\n"
 
 
+def test_b68_numbers_of_a_reader_are_not_put_into_a_file(files: Files) -> None:
+    (files.root / "f").write_text("def f():\n    return 1\n")
+    for new in ("1\tdef f():\n2\t    return 2\n3\t    return 1", "     1| def f():\n     2|     return 1"):
+        with pytest.raises(ToolError, match=r"line numbers on \d of \d lines, which a reader adds"):
+            files.prepare("edit", path="f", old="    return 1", new=new)
+    files.do("edit", path="f", old="    return 1", new="    return 2\n1\ta\n2\tb\n3\tc")
+
+
 def test_both_forms_in_one_call_are_refused(files: Files) -> None:
     (files.root / "f").write_text("a b")
     with pytest.raises(ToolError, match="not both"):

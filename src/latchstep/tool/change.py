@@ -115,6 +115,15 @@ def reader_marks(text: str) -> str:
     return ""
 
 
+def numbered_copy(new: str, text: str) -> str:
+    """As `reader_marks`, where most of the numbered lines stand in a file without their numbers; else ""."""
+    if not (marks := reader_marks(new)):
+        return ""
+    there = {line.strip() for line in text.split("\n")}
+    bare = [line[m.end() :].strip() for line in new.split("\n") if (m := _NUMBERED.match(line))]
+    return marks if sum(line in there for line in bare) * 2 > len(bare) else ""
+
+
 def reader_notice(text: str) -> str:
     """The first row in some text that is a notice of `read`, or ""."""
     match = _NOTICE.search(text)

@@ -16,7 +16,7 @@ import msgspec
 from latchstep.core.message import clean
 from latchstep.errors import ToolError
 
-from .change import reader_marks, reader_notice
+from .change import numbered_copy, reader_marks, reader_notice
 from .diff import nearest, unified
 from .encoding import Decoded, Span, splice, to_lf
 from .text import clean_output, cut
@@ -83,9 +83,10 @@ def _found(path: str, file: Decoded, change: Change) -> tuple[list[Span], str]:
         raise ToolError("old is empty; give the text to replace, or use write for a whole file")
     if old == new:
         raise ToolError("old and new are the same; there is nothing to change")
-    if (notice := reader_notice(new)) and notice not in text:
+    notice = reader_notice(new)
+    if marks := f"the notice {notice!r}" if notice and notice not in text else numbered_copy(new, text):
         raise ToolError(
-            f"new holds the notice {notice!r}, which a reader adds and no file has. Nothing was changed; "
+            f"new holds {marks}, which a reader adds and no file has. Nothing was changed; "
             "if it is really meant, use write with verbatim"
         )
     places = _places(text, old, change.all)

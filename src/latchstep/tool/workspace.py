@@ -365,7 +365,9 @@ class Workspace:
             status = os.fstat(fd)
             data, sha256 = self._attempt(path, partial(contents_of, fd, path, MAX_FILE_BYTES))
             if status.st_nlink > 1:
-                raise ToolError(f"{shown(path)} is hard-linked, so it may be a file elsewhere as well; not written")
+                raise ToolError(
+                    f"{shown(path)} is hard-linked, maybe to a file elsewhere; put a copy in its place first"
+                )
             if not os.access(name, os.W_OK, dir_fd=parent):
                 raise ToolError(f"{shown(path)} is read-only; not written")
             return status, File(_joined(real, name), data, sha256)
