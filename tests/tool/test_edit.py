@@ -408,6 +408,10 @@ def test_many_edits_equal_a_naive_rebuild(body: bytes, data: st.DataObject) -> N
             "if x:\n\ta()\n\t\t2\n",
             "indentation",
         ),
+        ("a  \nb\t\nc\n", ("a\nb\nc", "a\nB\nc"), "a  \nB\nc\n", "blanks at line ends"),
+        ("a\nb\nc  \nd", ("b \nc\n", "b \n"), "a\nb\nd", "blanks at line ends"),
+        ("x  \ny\nx\ny\n", ("x\ny\nx \ny", "z"), "z\n", "blanks at line ends"),
+        ("a\r\nb \r\n", ("a\nb\n", "a\nc\n"), "a\nc\n", "blanks at line ends"),
         ("  f():\n    pass\n", ("f():\n  pass", "f():\n  go"), "  f():\n    go\n", "indentation"),
         ("    a()\n    b()\n", ("a()\nb()\n", "a()\nif c:\n  b()\n"), "    a()\n    if c:\n      b()\n", "indentation"),
     ],
@@ -430,6 +434,9 @@ def test_what_can_mean_only_one_place_is_made_there_and_said(
         ("\tone()\n  one()\n", "    one()"),
         ("\tone()\n   two()\n", "    one()\n    two()"),  # no one rule for both lines
         ("a – b\n", "a - b"),  # a dash is no quote
+        ("a \nb\na\t\nb\n", "a\nb"),  # two places
+        (" a \nb\n", "a\nb"),  # indented otherwise, too
+        ("x = 'a  b'\ny\n", "x = 'a b'\ny"),  # blanks in a line may mean something
     ],
 )
 def test_what_could_mean_more_or_other_is_refused(data: str, old: str) -> None:
@@ -448,11 +455,15 @@ def test_tolerance_never_touches_other_lines(lines: list[tuple[str, str]], data:
     first = data.draw(st.integers(0, len(lines) - 1))
     last = data.draw(st.integers(first + 1, len(lines)))
     lead = data.draw(indents)
-    old = "\n".join(lead + word.replace("“", '"').replace("”", '"') for _, word in lines[first:last])
+    same = data.draw(st.booleans())  # the file's own indentation, and other blanks at line ends
+    end = data.draw(st.sampled_from([" ", "\t"])) if same else ""
+    old = "\n".join(
+        own + word + end if same else lead + word.replace("“", '"').replace("”", '"') for own, word in lines[first:last]
+    )
     if old in text or not old.split("\n")[-1].strip():
         return  # an exact match, or one that ends in the indentation of the line behind
     try:
-        after = edited(text.encode(), old, old + "z").decode()
+        after = edited(text.encode(), old, old.removesuffix(end) + "z" + end).decode()
     except ToolError:
         return
     before, now = text.split("\n"), after.split("\n")
