@@ -142,7 +142,7 @@ def test_a_miss_says_why_and_shows_the_nearest_text(old: str, words: list[str]) 
         (b"h\xc3\xa9 \xff x\n", "h\u00e9 \ufffd x", "damaged bytes"),
         ("a\u200bb = 1\n".encode(), "ab = 1", r"cannot be seen \(U\+200B\)"),
         (b"ab = 1\n", "a\u2060b = 1", r"cannot be seen \(U\+2060\)"),
-        ("cafe\u0301\n".encode(), "caf\u00e9", "Unicode forms"),
+        ("cafe\u0301 \u00e9\n".encode(), "cafe\u0301 e\u0301", "Unicode forms"),
     ],
 )
 def test_a_miss_by_what_is_not_shown_says_so(data: bytes, old: str, words: str) -> None:
@@ -402,6 +402,8 @@ def test_many_edits_equal_a_naive_rebuild(body: bytes, data: st.DataObject) -> N
     [
         ("say(“hi”)\n", ('say("hi")', 'say("hello")'), "say(“hello”)\n", "quotes"),
         ("a\u00a0b c\n", ("a b c", "a b d"), "a\u00a0b d\n", "no-break"),
+        ("cafe\u0301 a\n", ("caf\u00e9 a", "caf\u00e9 \u00e4"), "cafe\u0301 a\u0308\n", "NFD"),
+        ("caf\u00e9 a\n", ("cafe\u0301 a", "cafe\u0301 b"), "caf\u00e9 b\n", "NFC"),
         (
             "if x:\n\ta()\n\t\tb()\n",
             ("    a()\n        b()\n", "    a()\n        2\n"),
@@ -435,6 +437,7 @@ def test_what_can_mean_only_one_place_is_made_there_and_said(
         ("\tone()\n   two()\n", "    one()\n    two()"),  # no one rule for both lines
         ("a – b\n", "a - b"),  # a dash is no quote
         ("a \nb\na\t\nb\n", "a\nb"),  # two places
+        ("e\u0301\ne\u0301\n", "\u00e9"),
         (" a \nb\n", "a\nb"),  # indented otherwise, too
         ("x = 'a  b'\ny\n", "x = 'a b'\ny"),  # blanks in a line may mean something
     ],

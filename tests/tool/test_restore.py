@@ -301,3 +301,15 @@ def test_a_forged_tree_cannot_reach_git_or_the_outside(shadow: Shadow) -> None:
         tree = pack.add("tree", tree_bytes([(TREE, b"files", files)]))
     with pytest.raises(SessionError, match="damaged"):
         plan(shadow, shadow.take(), tree.hex())
+
+
+def test_a_folder_with_ignored_files_in_place_of_a_file_stays_and_is_named(shadow: Shadow) -> None:
+    root = shadow.root
+    fill(root, _dot_gitignore="*.log\n", a="1", b="1")
+    taken = shadow.take()
+    (root / "a").unlink()
+    fill(root, a__x_dot_log="not held", a__y="made", b="2")
+    made = plan(shadow, shadow.take(), taken.tree)
+    assert restore(shadow, made) == [("a", "something is there that no snapshot holds, or that was changed meanwhile")]
+    assert (root / "a" / "x.log").read_text() == "not held"
+    assert (root / "b").read_text() == "1"

@@ -286,7 +286,7 @@ def _keep_attributes(folder: int, name: str, made: int) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
         try:
-            for key in os.listxattr(fd):
+            for key in sorted(os.listxattr(fd)):
                 if key.startswith("user.") or key == "system.posix_acl_access":
                     os.setxattr(made, key, os.getxattr(fd, key))
         finally:

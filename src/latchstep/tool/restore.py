@@ -235,6 +235,8 @@ def restore(shadow: Shadow, wanted: Plan) -> list[tuple[str, str]]:
         for step in wanted.steps:
             try:
                 _do(root, shadow.objects, step, step.path in wanted.private or f"{step.path}/" in wanted.private)
+            except FileExistsError:
+                failed.append((step.path, "something is there that no snapshot holds, or that was changed meanwhile"))
             except OSError as error:
                 failed.append((step.path, error.strerror or str(error)))
         for path in touched:

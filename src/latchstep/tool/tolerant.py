@@ -1,10 +1,11 @@
-"""A text that is nearly in a file: with other quotes or no-break blanks, other blanks at line ends or indentation.
+"""A text that is nearly in a file: with other quotes or blanks, in another Unicode form, or indented otherwise.
 
 Pure. Only a match that is the only one of its kind counts; the file's own characters stay where nothing is changed.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 
 from .encoding import Span, common
@@ -23,7 +24,7 @@ _WIDTHS = (2, 3, 4, 8)
 def nearly(text: str, old: str, new: str) -> tuple[Span, str] | None:
     """The one place that `old` can mean, what would be put there, and what differs, in words; None where there is
     none, or more than one."""
-    if found := _lookalike(text, old, new):
+    if found := _lookalike(text, old, new) or _other_form(text, old, new):
         return found
     for bare, rule_of, note in (
         (lambda line: line.rstrip(" \t"), _as_given, "blanks at line ends differed from the file's"),
@@ -44,6 +45,16 @@ def _lookalike(text: str, old: str, new: str) -> tuple[Span, str] | None:
     tail = common(old[head:][::-1], new[head:][::-1])
     kept = there[:head] + new[head : len(new) - tail] + there[len(there) - tail :]
     return Span(start, there, kept), "quotes or no-break blanks differed from the file's, which were kept"
+
+
+def _other_form(text: str, old: str, new: str) -> tuple[Span, str] | None:
+    """The same text composed or decomposed, as the file has it: é as one character, or as two."""
+    for form in ("NFC", "NFD"):
+        sought = unicodedata.normalize(form, old)
+        if sought != old and text.count(sought) == 1:
+            put = unicodedata.normalize(form, new)
+            return Span(text.find(sought), sought, put), f"the file's Unicode form ({form}) was followed"
+    return None
 
 
 def _by_lines(text: str, change: tuple[str, str], bare_of: Callable[[str], str], rule_of: RuleOf) -> Span | None:
