@@ -155,6 +155,24 @@ def test_the_disk_may_fill_at_any_write_and_nothing_is_left_of_the_patch(
     assert (files.root / "tool.sh").stat().st_mode & 0o777 == 0o755
 
 
+def test_a_deleted_file_that_comes_back_is_as_private_as_it_was(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, mode in (("a", 0o700), ("b", 0o600)):
+        (files.root / name).write_text("one\n")
+        (files.root / name).chmod(mode)
+    unlink = os.unlink
+
+    def forbidden(path: str, **options: Any) -> None:
+        if path == "c":
+            raise OSError(errno.EACCES, "Permission denied")
+        unlink(path, **options)
+
+    (files.root / "c").write_text("one\n")
+    monkeypatch.setattr(os, "unlink", forbidden)
+    with pytest.raises(ToolError, match="Nothing was changed in the end"):
+        files.do("apply_patch", patch=envelope(*[f"*** Delete File: {name}" for name in "abc"]))
+    assert [(files.root / name).stat().st_mode & 0o777 for name in "ab"] == [0o700, 0o600]
+
+
 def fail(*_: object) -> str:
     raise ToolError("no room")
 

@@ -20,9 +20,9 @@ import pytest
 
 from latchstep.errors import DefinitionError, ToolError
 from latchstep.tool import beneath
-from latchstep.tool.opened import File
+from latchstep.tool.opened import File, is_missing
 from latchstep.tool.path import is_protected, relative_path
-from latchstep.tool.workspace import Workspace, is_missing
+from latchstep.tool.workspace import Workspace
 
 WAYS = [beneath.PORTABLE, beneath.best_ways()][: 1 if beneath.best_ways() is beneath.PORTABLE else 2]
 IDS = ["portable", "kernel"][: len(WAYS)]

@@ -148,7 +148,7 @@ def _make(workspace: Workspace, seen: Seen, step: Step, undo: list[Undo]) -> Non
     if step.data is None:
         assert present is not None
         workspace.remove(path, present.sha256)
-        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data)))
+        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data, mode=present.mode)))
         return
     data, wanted, lacking = step.data, present.sha256 if present else None, workspace.lacking(path)
     undo.append((path, lambda: workspace.remove_empty(lacking)))

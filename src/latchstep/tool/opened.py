@@ -24,11 +24,12 @@ Kind = Literal["file", "folder", "link", "other"]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it was read. `path` is the real one, relative to the root, with `/`."""
+    """A file as it was read. `path` is the real one, relative to the root, with `/`. mode: if it is to be replaced."""
 
     path: str
     data: bytes
     sha256: str
+    mode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

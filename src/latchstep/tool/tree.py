@@ -12,9 +12,9 @@ from latchstep.errors import ToolError
 
 from .encoding import decode
 from .ignore import Rules, ignored, parse_rules
-from .opened import Entry
+from .opened import Entry, is_missing
 from .text import shown
-from .workspace import Workspace, is_missing
+from .workspace import Workspace
 
 MAX_DEPTH = 64
 """Folders below the start that are entered at most."""

@@ -20,24 +20,10 @@ from typing import TypeVar
 from latchstep.errors import DefinitionError, ToolError
 
 from . import beneath
-from .opened import (
-    MAX_FILE_BYTES,
-    Entry,
-    File,
-    Kind,
-    Missing,
-    contents_of,
-    entries_of,
-    is_missing,
-    outside,
-    refusal,
-    too_large,
-)
+from .opened import MAX_FILE_BYTES, Entry, File, Kind, Missing, contents_of, entries_of, outside, refusal, too_large
 from .path import is_protected, is_under, relative_path
 from .roots import Extra, Root, refuse_unfit
 from .text import cut, shown
-
-__all__ = ["Workspace", "is_missing"]
 
 T = TypeVar("T")
 
@@ -155,19 +141,22 @@ class Workspace:
         path: str,
         make: Callable[[str, File | None], bytes],
         note: Callable[[File, File | None], None] = lambda file, present: None,
+        *,
+        mode: int | None = None,
     ) -> tuple[File, File | None]:
         """Write a file whole: the new one and the one it replaced, if any. Missing folders are made.
 
         make is given the real path and the present file, or None; it returns the new bytes or raises to refuse.
         note is given what is returned. Both are called under the path's lock, so that no update of ours is lost.
         Mode and owner are kept; a link stays and its target is replaced. Whatever fails, the old bytes stay.
+        mode: that of a new file, less the umask.
         """
         place = self.place(path)
         with self._lock(place):
             if self.lacking(place):
                 make(place, None)  # may refuse, before folders are made for it
             with self._folders(place, path), self._parent(path) as (parent, name, real):
-                file, present = self._put(parent, name, real, path, make)
+                file, present = self._put(parent, name, real, path, make, mode)
             note(file, present)
             return file, present
 
@@ -281,15 +270,15 @@ class Workspace:
 
     # Writing
 
-    def _put(
-        self, parent: int, name: str, real: str, path: str, make: Callable[[str, File | None], bytes]
+    def _put(  # noqa: PLR0917 (of `update` alone)
+        self, parent: int, name: str, real: str, path: str, make: Callable[[str, File | None], bytes], mode: int | None
     ) -> tuple[File, File | None]:
         status, present = self._target(parent, name, real, path)
         data = make(_joined(real, name), present)
         if len(data) > MAX_FILE_BYTES:
             raise ToolError(f"{shown(path)}: {too_large(len(data), MAX_FILE_BYTES)}")
         try:
-            beneath.replace(parent, name, data, status, self._ways)
+            beneath.replace(parent, name, data, status, self._ways, mode=mode if present is None else None)
         except beneath.NotDurable as error:
             raise ToolError(f"{shown(path)} was written, but may be lost in a power cut ({error.strerror})") from error
         except FileExistsError as error:
@@ -370,7 +359,7 @@ class Workspace:
                 )
             if not os.access(name, os.W_OK, dir_fd=parent):
                 raise ToolError(f"{shown(path)} is read-only; not written")
-            return status, File(_joined(real, name), data, sha256)
+            return status, File(_joined(real, name), data, sha256, stat.S_IMODE(status.st_mode))
         finally:
             os.close(fd)
 
