@@ -129,6 +129,8 @@ def test_the_disk_may_fill_at_any_write_and_nothing_is_left_of_the_patch(
     before, folders = tree(files.root), sorted(files.root.rglob("*"))
     parts = ["*** Add File: new/er/b", "+x", "*** Update File: b.txt", "*** Move to: q/r/b", "-one", "+1"]
     parts += ["*** Update File: c.txt", "*** Move to: a/c", "-one", "+1", "*** Update File: a.txt", "-one", "+1"]
+    files.do("read", path="b.txt")
+    files.do("read", path="a.txt")
     prepared = files.prepare("apply_patch", patch=envelope(*parts, "*** Delete File: old.txt"))
     written = 0
     replace = beneath.replace
@@ -152,6 +154,9 @@ def test_the_disk_may_fill_at_any_write_and_nothing_is_left_of_the_patch(
         files.finish(prepared)
     assert tree(files.root) == before
     assert sorted(files.root.rglob("*")) == folders
+    count = written = -1
+    for name in ("a.txt", "b.txt"):
+        files.do("write", path=name, content="the model still knows what stands there\n")
     assert (files.root / "tool.sh").stat().st_mode & 0o777 == 0o755
 
 
@@ -208,6 +213,23 @@ def test_what_it_wrote_is_known_and_survives_a_resume(files: Files) -> None:
     files.resume()
     files.build()
     files.do("write", path="new/b.txt", content="again\n")  # it made the file, so it need not read it
+
+
+def test_moving_a_file_is_not_reading_it_and_what_was_read_stays_known(files: Files) -> None:
+    for name in ("unread", "read", "part"):
+        (files.root / name).write_text("one\ntwo\n")
+    files.do("read", path="read")
+    files.do("read", path="part", limit=1)
+    for name in ("unread", "read", "part"):
+        parts = [f"*** Update File: {name}", f"*** Move to: new/{name}", "-one", "+1"]
+        files.do("apply_patch", patch=envelope(*parts))
+    for name, words in (("unread", "was not read yet"), ("part", "only a part")):
+        with pytest.raises(ToolError, match=words):
+            files.prepare("write", path=f"new/{name}", content="x\n")
+    files.do("write", path="new/read", content="x\n")
+    files.resume()
+    with pytest.raises(ToolError, match="was not read yet"):
+        files.prepare("write", path="new/unread", content="x\n")
 
 
 # -- where a hunk fits ----------------------------------------------------------------------------------------

@@ -154,8 +154,9 @@ def _make(workspace: Workspace, seen: Seen, step: Step, undo: list[Undo]) -> Non
     undo.append((path, lambda: workspace.remove_empty(lacking)))
     if step.came and present is not None:
         workspace.rename(step.came, path, present.sha256)
+        seen.moved(step.came, path)
+        undo.append((path, lambda: seen.moved(path, step.came)))
         undo.append((path, lambda: workspace.rename(path, step.came, present.sha256)))
-        seen.saw(path, present.sha256)
 
     def make(real: str, there: File | None) -> bytes:
         if (there.sha256 if there else None) != wanted:
@@ -169,7 +170,7 @@ def _make(workspace: Workspace, seen: Seen, step: Step, undo: list[Undo]) -> Non
     if present is None:
         undo.append((path, lambda: workspace.remove(path, sha256(data))))
     else:
-        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data)))
+        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data, note)))
 
 
 def _put_back(undo: list[Undo]) -> str:
@@ -198,5 +199,5 @@ def _details(step: Step) -> dict[str, Any]:
     return {
         "path": step.path,
         "sha256": sha256(step.data) if step.data is not None else None,
-        "replaced": step.present.sha256 if step.present and not step.came else None,
+        "replaced": step.present.sha256 if step.present else None,
     }

@@ -38,6 +38,13 @@ class Seen:
         """Take over what the model last saw of these files: path -> SHA-256."""
         self._known.update(files)
 
+    def moved(self, path: str, new: str) -> None:
+        """What is known of a file goes with it."""
+        if (sha256 := self._known.pop(path, None)) is not None:
+            self._known[new] = sha256
+        if (lines := self._partly.pop(path, None)) is not None:
+            self._partly[new] = lines
+
     def wrote(self, path: str, replaced: str | None, sha256: str) -> None:
         """One of our own writes took the file from one hash (None: it was missing) to another.
 
