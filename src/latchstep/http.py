@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -166,6 +167,7 @@ async def get_page(url: str, address: str, *, within: float, most: int) -> Page:
                 body += piece
                 if len(body) > most:
                     break
+            body = _plain(body, response.headers.get("content-encoding", ""), most)
             return Page(
                 status=response.status_code,
                 content_type=response.headers.get("content-type", ""),
@@ -177,6 +179,16 @@ async def get_page(url: str, address: str, *, within: float, most: int) -> Page:
         raise ModelError("timeout", f"{host} sent no answer within {within:g} s") from None
     except Exception as error:
         raise network_error(error, host) from error
+
+
+def _plain(body: bytes, encoding: str, most: int) -> bytes:
+    """The body of an answer that is compressed though that was not asked for, to one byte more than may be read."""
+    if encoding.strip().lower() in ("", "identity"):
+        return body
+    if encoding.strip().lower() in ("gzip", "x-gzip", "deflate"):
+        with suppress(zlib.error):
+            return zlib.decompressobj(zlib.MAX_WBITS + 32).decompress(body, most + 1)
+    raise ModelError("network", f"its answer is compressed, unasked, in a way that cannot be read ({encoding[:40]!r})")
 
 
 @asynccontextmanager

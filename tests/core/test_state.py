@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from latchstep.core import event as ev
 from latchstep.core.calls import result
 from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Message, Text, ToolCall, Usage, user
+from latchstep.core.parts import is_known
 from latchstep.core.state import MAX_PERIOD, State, fold
 
 
@@ -242,3 +245,20 @@ def test_a_snapshot_restores_all_but_the_messages() -> None:
     restored = fold([decode_event(encode_event(snapshot))])
     restored.transcript, restored.ids = state.transcript, state.ids
     assert restored == state
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "known"),
+    [
+        ({}, None, True),  # a picture
+        ({"lines": 0}, None, True),
+        ({"lines": 9, "from": 1, "to": 9}, None, True),
+        ({"lines": 9, "from": 1, "to": 8}, None, False),
+        ({"lines": 9, "from": 2, "to": 9}, "old", False),
+        ({"replaced": None}, None, True),  # a new file
+        ({"replaced": "old"}, "old", True),
+        ({"replaced": "old"}, None, False),  # a part was changed of what was never shown
+    ],
+)
+def test_which_files_the_model_knows_after_a_result(file: dict[str, Any], before: str | None, known: bool) -> None:
+    assert is_known({"path": "f", "sha256": "new", **file}, before) is known

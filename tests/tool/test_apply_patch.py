@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latchstep.errors import ToolError
+from latchstep.tool import beneath
 from latchstep.tool.encoding import decode, to_lf
 from latchstep.tool.patch import parse_patch, patched
 
@@ -115,6 +118,66 @@ def test_a_write_that_fails_puts_back_what_was_written_before_it(files: Files, m
     assert tree(files.root) == before
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 0])  # the write that fails; 0: the removal behind them
+def test_the_disk_may_fill_at_any_write_and_nothing_is_left_of_the_patch(
+    files: Files, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Neither a folder, nor a file that was moved before its new bytes could be written."""
+    lay(files.root)
+    for name in ("b.txt", "c.txt"):
+        (files.root / name).write_text("one\n")
+    before, folders = tree(files.root), sorted(files.root.rglob("*"))
+    parts = ["*** Add File: new/er/b", "+x", "*** Update File: b.txt", "*** Move to: q/r/b", "-one", "+1"]
+    parts += ["*** Update File: c.txt", "*** Move to: a/c", "-one", "+1", "*** Update File: a.txt", "-one", "+1"]
+    files.do("read", path="b.txt")
+    files.do("read", path="a.txt")
+    prepared = files.prepare("apply_patch", patch=envelope(*parts, "*** Delete File: old.txt"))
+    written = 0
+    replace = beneath.replace
+
+    def full(*arguments: Any, **options: Any) -> None:
+        nonlocal written
+        written += 1
+        if written == count:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*arguments, **options)
+
+    def forbidden(path: str, **options: Any) -> None:
+        if path == "old.txt" and not count:
+            raise OSError(errno.EACCES, "Permission denied")
+        unlink(path, **options)
+
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", forbidden)
+    monkeypatch.setattr(beneath, "replace", full)
+    with pytest.raises(ToolError, match="Nothing was changed in the end"):
+        files.finish(prepared)
+    assert tree(files.root) == before
+    assert sorted(files.root.rglob("*")) == folders
+    count = written = -1
+    for name in ("a.txt", "b.txt"):
+        files.do("write", path=name, content="the model still knows what stands there\n")
+    assert (files.root / "tool.sh").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_deleted_file_that_comes_back_is_as_private_as_it_was(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, mode in (("a", 0o700), ("b", 0o600)):
+        (files.root / name).write_text("one\n")
+        (files.root / name).chmod(mode)
+    unlink = os.unlink
+
+    def forbidden(path: str, **options: Any) -> None:
+        if path == "c":
+            raise OSError(errno.EACCES, "Permission denied")
+        unlink(path, **options)
+
+    (files.root / "c").write_text("one\n")
+    monkeypatch.setattr(os, "unlink", forbidden)
+    with pytest.raises(ToolError, match="Nothing was changed in the end"):
+        files.do("apply_patch", patch=envelope(*[f"*** Delete File: {name}" for name in "abc"]))
+    assert [(files.root / name).stat().st_mode & 0o777 for name in "ab"] == [0o700, 0o600]
+
+
 def fail(*_: object) -> str:
     raise ToolError("no room")
 
@@ -150,6 +213,23 @@ def test_what_it_wrote_is_known_and_survives_a_resume(files: Files) -> None:
     files.resume()
     files.build()
     files.do("write", path="new/b.txt", content="again\n")  # it made the file, so it need not read it
+
+
+def test_moving_a_file_is_not_reading_it_and_what_was_read_stays_known(files: Files) -> None:
+    for name in ("unread", "read", "part"):
+        (files.root / name).write_text("one\ntwo\n")
+    files.do("read", path="read")
+    files.do("read", path="part", limit=1)
+    for name in ("unread", "read", "part"):
+        parts = [f"*** Update File: {name}", f"*** Move to: new/{name}", "-one", "+1"]
+        files.do("apply_patch", patch=envelope(*parts))
+    for name, words in (("unread", "was not read yet"), ("part", "only a part")):
+        with pytest.raises(ToolError, match=words):
+            files.prepare("write", path=f"new/{name}", content="x\n")
+    files.do("write", path="new/read", content="x\n")
+    files.resume()
+    with pytest.raises(ToolError, match="was not read yet"):
+        files.prepare("write", path="new/unread", content="x\n")
 
 
 # -- where a hunk fits ----------------------------------------------------------------------------------------
@@ -245,3 +325,135 @@ def test_any_text_is_a_patch_or_is_refused(text: str) -> None:
         patched("f", decoded, file.hunks)
     except ToolError:
         pass
+
+
+# -- what models write ----------------------------------------------------------------------------------------
+
+TWO = "class A:\n    def f(self):\n        return 1\n\nclass B:\n    def f(self):\n        return 1\n"
+CHANGE = ["*** Update File: a.txt", "@@", " one", "-two", "+2"]
+CHANGED = "one\n2\nthree\nfour\nfive\n"
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "```\n" + envelope(*CHANGE) + "\n```",
+        "```diff\n" + envelope(*CHANGE) + "\n```\n",
+        "apply_patch <<'EOF'\n" + envelope(*CHANGE) + "\nEOF",
+        "<<PATCH\n" + envelope(*CHANGE) + "\nPATCH\n",
+        envelope(*CHANGE).replace("Patch", "Patch ***"),
+        envelope(*CHANGE, "").replace("\n", "\r\n"),
+        envelope(*CHANGE, "", ""),
+        envelope("*** Update File: a.txt", "", *CHANGE[1:]),
+        envelope("*** Update File: a.txt", "@@ -7,3 +7,3 @@ def other():", *CHANGE[2:]),
+        envelope("*** Update File: a.txt", "@@ one @@", *CHANGE[3:]),
+    ],
+    ids=[
+        "fence",
+        "diff",
+        "heredoc",
+        "bare heredoc",
+        "stars",
+        "crlf",
+        "blank lines",
+        "blank",
+        "ranges",
+        "closed anchor",
+    ],
+)
+def test_what_wraps_and_decorates_a_patch_counts_for_nothing(files: Files, patch: str) -> None:
+    (files.root / "a.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
+    assert files.do("apply_patch", patch=patch).content == "Changed a.txt."
+    assert (files.root / "a.txt").read_text() == CHANGED
+
+
+@pytest.mark.parametrize(
+    ("rows", "result"),
+    [
+        (["@@", " one", "-two", "+2", "", "@@", " four", "-five", "+5"], "one\n2\nthree\nfour\n5\n"),
+        (["@@", " one", "-two", "+2", " three", "@@", " three", "-four", "+4"], "one\n2\nthree\n4\nfive\n"),
+        (["@@", "-one", "+1", " two", " three", "@@", " two", "-three", "+3"], "1\ntwo\n3\nfour\nfive\n"),
+        (["@@ two", "+2.5"], "one\ntwo\n2.5\nthree\nfour\nfive\n"),
+    ],
+    ids=["blank between", "shared context", "context of the change before", "behind its anchor"],
+)
+def test_hunks_may_share_context(files: Files, rows: list[str], result: str) -> None:
+    (files.root / "a.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
+    files.do("apply_patch", patch=envelope("*** Update File: a.txt", *rows))
+    assert (files.root / "a.txt").read_text() == result
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["@@     def f(self):", "-        return 1", "+        return 2"], "at lines 3, 7"),
+        (["@@     def f(self):", "+        x"], "at lines 3, 7"),
+        (["@@ class", "     def f(self):", "-        return 1", "+        return 2"], "at lines 2, 6"),
+        (["@@", "-class B:", "+class C:", "@@", "-class A:", "+class D:"], "it fits at line 1, but hunks come in the"),
+        (["@@", "-class A:", "+class C:", "*** End of File"], "does not fit c.py at its end"),
+        (["@@", "-class A:", "+class A:"], "changes nothing"),
+        (["@@", "-  class A:", "+class C:"], "blanks differ"),
+        (["@@", " class  A:", "+    x = 1"], "Nothing was changed. The same words are there"),
+    ],
+)
+def test_a_hunk_that_may_mean_two_places_or_none_is_refused_in_true_words(
+    files: Files, rows: list[str], words: str
+) -> None:
+    (files.root / "c.py").write_text(TWO)
+    with pytest.raises(ToolError, match=words):
+        files.prepare("apply_patch", patch=envelope("*** Update File: c.py", *rows))
+
+
+def test_anchors_that_stand_everywhere_take_linear_time() -> None:
+    file = decode(b"x = 1\n" * 100_000)
+    assert file is not None
+    patch = envelope("*** Update File: f", *["@@ x = 1"] * 10, "-x = 1", "+y")
+    with pytest.raises(ToolError, match="give more context"):
+        patched("f", file, parse_patch(patch)[0].hunks)
+
+
+def test_two_anchors_name_one_place(files: Files) -> None:
+    (files.root / "c.py").write_text(TWO)
+    rows = ["@@ class B:", "@@     def f(self):", "-        return 1", "+        return 2"]
+    files.do("apply_patch", patch=envelope("*** Update File: c.py", *rows))
+    assert (files.root / "c.py").read_text() == TWO[:-2] + "2\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["*** Update File: a.txt", "-one", "+1", "*** Update File: ./a.txt", "-two", "+2"],
+        ["*** Update File: a.txt", "-one", "+1", "*** Update File: link", "-two", "+2"],
+        ["*** Add File: q/b", "+x", "*** Add File: q", "+x"],
+        ["*** Update File: a.txt", "*** Move to: q", "*** Add File: d/../q", "+x"],
+    ],
+    ids=["spelling", "link", "folder", "move"],
+)
+def test_one_file_named_twice_is_refused_before_anyone_is_asked(files: Files, lines: list[str]) -> None:
+    (files.root / "a.txt").write_text("one\ntwo\n")
+    (files.root / "d").mkdir()
+    (files.root / "link").symlink_to("a.txt")
+    with pytest.raises(ToolError, match="named twice"):
+        files.prepare("apply_patch", patch=envelope(*lines))
+
+
+def test_a_file_that_is_no_text_is_deleted_and_moved(files: Files) -> None:
+    data = bytes(range(256))
+    for name in ("a.bin", "b.bin"):
+        (files.root / name).write_bytes(data)
+    files.do("apply_patch", patch=envelope("*** Delete File: a.bin", "*** Update File: b.bin", "*** Move to: c.bin"))
+    assert tree(files.root) == {"c.bin": data}
+    with pytest.raises(ToolError, match="binary"):
+        files.prepare("apply_patch", patch=envelope("*** Update File: c.bin", "-x", "+y"))
+
+
+def test_a_link_is_neither_deleted_nor_moved_in_place_of_its_target(files: Files) -> None:
+    (files.root / "d").mkdir()
+    (files.root / "d" / "a.txt").write_text("one\n")
+    (files.root / "link").symlink_to("d/a.txt")
+    for lines in (["*** Delete File: link"], ["*** Update File: link", "*** Move to: b.txt"]):
+        with pytest.raises(ToolError, match=r"link is a link to d/a\.txt; name that file"):
+            files.prepare("apply_patch", patch=envelope(*lines))
+    files.do("apply_patch", patch=envelope("*** Update File: link", "-one", "+two"))
+    assert (files.root / "link").is_symlink()
+    assert (files.root / "d" / "a.txt").read_text() == "two\n"

@@ -134,6 +134,39 @@ def test_a_miss_says_why_and_shows_the_nearest_text(old: str, words: list[str]) 
     assert len(str(caught.value)) < 6000
 
 
+@pytest.mark.parametrize(
+    ("data", "old", "words"),
+    [
+        (b"a\x1b[31mred\x1b[0m\n", "ared", "control characters, escape sequences or damaged bytes"),
+        (b"one\x0ctwo\n", "onetwo", "control characters"),
+        (b"h\xc3\xa9 \xff x\n", "h\u00e9 \ufffd x", "damaged bytes"),
+        ("a\u200bb = 1\n".encode(), "ab = 1", r"cannot be seen \(U\+200B\)"),
+        (b"ab = 1\n", "a\u2060b = 1", r"cannot be seen \(U\+2060\)"),
+        ("cafe\u0301 \u00e9\n".encode(), "cafe\u0301 e\u0301", "Unicode forms"),
+    ],
+)
+def test_a_miss_by_what_is_not_shown_says_so(data: bytes, old: str, words: str) -> None:
+    with pytest.raises(ToolError, match=words) as caught:
+        edited(data, old, "something else")
+    assert "No line of the file is like it" not in str(caught.value)
+
+
+def test_what_stands_for_damaged_bytes_is_never_written_over_them(files: Files) -> None:
+    path = files.root / "f"
+    path.write_bytes(b"h\xc3\xa9\xff x\nline\n")
+    files.do("read", path="f")
+    calls: list[tuple[str, dict[str, str]]] = [
+        ("write", {"path": "f", "content": "h\u00e9\ufffd y\nline\n"}),
+        ("edit", {"path": "f", "old": "line", "new": "\ufffd"}),
+        ("apply_patch", {"patch": "*** Begin Patch\n*** Update File: f\n-line\n+\ufffd\n*** End Patch"}),
+    ]
+    for name, arguments in calls:
+        with pytest.raises(ToolError, match="bytes that are not UTF-8"):
+            files.prepare(name, **arguments)
+    files.do("edit", path="f", old="x", new="y")
+    assert path.read_bytes() == b"h\xc3\xa9\xff y\nline\n"
+
+
 def test_a_miss_after_the_edit_was_made_says_so() -> None:
     with pytest.raises(ToolError, match="The new text is already there"):
         edited(FILE, "import sys, os", "import os")
@@ -315,10 +348,26 @@ def test_one_that_cannot_be_made_leaves_all_unmade(files: Files, edits: list[dic
     assert (files.root / "f").read_text() == "one\ntwo\nthree\n"
 
 
+def test_b68_numbers_of_a_reader_are_not_put_into_a_file(files: Files) -> None:
+    (files.root / "f").write_text("def f():\n    return 1\n")
+    for new in ("1\tdef f():\n2\t    return 2\n3\t    return 1", "     1| def f():\n     2|     return 1"):
+        with pytest.raises(ToolError, match=r"line numbers on \d of \d lines, which a reader adds"):
+            files.prepare("edit", path="f", old="    return 1", new=new)
+    files.do("edit", path="f", old="    return 1", new="    return 2\n1\ta\n2\tb\n3\tc")
+
+
 def test_both_forms_in_one_call_are_refused(files: Files) -> None:
     (files.root / "f").write_text("a b")
     with pytest.raises(ToolError, match="not both"):
         files.prepare("edit", path="f", old="a", new="b", edits=[{"old": "b", "new": "c"}])
+
+
+def test_all_beside_edits_is_refused_since_each_has_its_own(files: Files) -> None:
+    (files.root / "f").write_text("a a\n")
+    with pytest.raises(ToolError, match="each with its own"):
+        files.prepare("edit", path="f", all=True, edits=[{"old": "a", "new": "b"}])
+    files.do("edit", path="f", edits=[{"old": "a", "new": "b", "all": True}])
+    assert (files.root / "f").read_text() == "b b\n"
 
 
 @settings(max_examples=200, deadline=None)
@@ -353,12 +402,18 @@ def test_many_edits_equal_a_naive_rebuild(body: bytes, data: st.DataObject) -> N
     [
         ("say(“hi”)\n", ('say("hi")', 'say("hello")'), "say(“hello”)\n", "quotes"),
         ("a\u00a0b c\n", ("a b c", "a b d"), "a\u00a0b d\n", "no-break"),
+        ("cafe\u0301 a\n", ("caf\u00e9 a", "caf\u00e9 \u00e4"), "cafe\u0301 a\u0308\n", "NFD"),
+        ("caf\u00e9 a\n", ("cafe\u0301 a", "cafe\u0301 b"), "caf\u00e9 b\n", "NFC"),
         (
             "if x:\n\ta()\n\t\tb()\n",
             ("    a()\n        b()\n", "    a()\n        2\n"),
             "if x:\n\ta()\n\t\t2\n",
             "indentation",
         ),
+        ("a  \nb\t\nc\n", ("a\nb\nc", "a\nB\nc"), "a  \nB\nc\n", "blanks at line ends"),
+        ("a\nb\nc  \nd", ("b \nc\n", "b \n"), "a\nb\nd", "blanks at line ends"),
+        ("x  \ny\nx\ny\n", ("x\ny\nx \ny", "z"), "z\n", "blanks at line ends"),
+        ("a\r\nb \r\n", ("a\nb\n", "a\nc\n"), "a\nc\n", "blanks at line ends"),
         ("  f():\n    pass\n", ("f():\n  pass", "f():\n  go"), "  f():\n    go\n", "indentation"),
         ("    a()\n    b()\n", ("a()\nb()\n", "a()\nif c:\n  b()\n"), "    a()\n    if c:\n      b()\n", "indentation"),
     ],
@@ -381,6 +436,10 @@ def test_what_can_mean_only_one_place_is_made_there_and_said(
         ("\tone()\n  one()\n", "    one()"),
         ("\tone()\n   two()\n", "    one()\n    two()"),  # no one rule for both lines
         ("a – b\n", "a - b"),  # a dash is no quote
+        ("a \nb\na\t\nb\n", "a\nb"),  # two places
+        ("e\u0301\ne\u0301\n", "\u00e9"),
+        (" a \nb\n", "a\nb"),  # indented otherwise, too
+        ("x = 'a  b'\ny\n", "x = 'a b'\ny"),  # blanks in a line may mean something
     ],
 )
 def test_what_could_mean_more_or_other_is_refused(data: str, old: str) -> None:
@@ -399,11 +458,15 @@ def test_tolerance_never_touches_other_lines(lines: list[tuple[str, str]], data:
     first = data.draw(st.integers(0, len(lines) - 1))
     last = data.draw(st.integers(first + 1, len(lines)))
     lead = data.draw(indents)
-    old = "\n".join(lead + word.replace("“", '"').replace("”", '"') for _, word in lines[first:last])
+    same = data.draw(st.booleans())  # the file's own indentation, and other blanks at line ends
+    end = data.draw(st.sampled_from([" ", "\t"])) if same else ""
+    old = "\n".join(
+        own + word + end if same else lead + word.replace("“", '"').replace("”", '"') for own, word in lines[first:last]
+    )
     if old in text or not old.split("\n")[-1].strip():
         return  # an exact match, or one that ends in the indentation of the line behind
     try:
-        after = edited(text.encode(), old, old + "z").decode()
+        after = edited(text.encode(), old, old.removesuffix(end) + "z" + end).decode()
     except ToolError:
         return
     before, now = text.split("\n"), after.split("\n")

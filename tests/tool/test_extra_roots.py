@@ -214,7 +214,7 @@ def test_list_find_and_grep_work_there_and_heed_its_own_ignore_rules(workspace: 
     assert call(find_tool(workspace), glob="*.py", path=top) == f"{top}/sub/y.py"
     assert call(find_tool(workspace), glob="sub/*", path=top) == f"{top}/sub/y.py"
     assert call(find_tool(workspace), glob="*", path=f"{top}/sub") == f"{top}/sub/y.py"
-    assert call(find_tool(workspace), glob="*.py").startswith("[nothing")
+    assert call(find_tool(workspace), glob="*.py").startswith("[no file")
     assert call(grep_tool(workspace), pattern="needle", path=top).split("\n") == [
         f"{top}/sub/y.py:1: needle below", f"{top}/x:1: needle in lib",
     ]  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import threading
+import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -27,6 +29,11 @@ PAGES: dict[str, tuple[int, dict[str, str], bytes]] = {
     "/latin": (200, {"Content-Type": "text/html"}, b"<meta charset=latin-1><p>Gr\xfc\xdfe"),
     "/json": (200, {"Content-Type": "application/json"}, b'{"a": 1}'),
     "/png": (200, {"Content-Type": "image/png"}, b"\x89PNG"),
+    "/gzip": (200, {"Content-Type": "text/plain", "Content-Encoding": "gzip"}, gzip.compress("grüße".encode())),
+    "/deflate": (200, {"Content-Type": "text/plain", "Content-Encoding": "deflate"}, zlib.compress("grüße".encode())),
+    "/bomb": (200, {"Content-Type": "text/plain", "Content-Encoding": "gzip"}, gzip.compress(b"x" * 50_000_000)),
+    "/broken": (200, {"Content-Type": "text/plain", "Content-Encoding": "gzip"}, b"no gzip"),
+    "/br": (200, {"Content-Type": "text/plain", "Content-Encoding": "br"}, b"\x0b\x02\x80abc\x03"),
     "/gone": (404, {"Content-Type": "text/plain"}, b"not here"),
     "/big": (200, {"Content-Type": "text/plain"}, b"x" * 200_000),
     "/to": (302, {"Location": "/"}, b""),
@@ -105,6 +112,20 @@ def test_a_long_page_is_read_in_parts(site: Site, monkeypatch: pytest.MonkeyPatc
     assert "characters" not in str(site.fetch("/big", offset=150_000).content)
     monkeypatch.setattr(fetch_module, "MAX_BYTES", 1000)
     assert "only the first 1000 B were read" in str(site.fetch("/big").content)
+
+
+def test_what_is_compressed_unasked_is_read_within_the_same_bound_or_refused(site: Site) -> None:
+    assert str(site.fetch("/gzip").content).endswith("grüße")
+    assert str(site.fetch("/deflate").content).endswith("grüße")
+    assert "only the first 5.0 MiB were read" in str(site.fetch("/bomb").content)
+    for path in ("/broken", "/br"):
+        with pytest.raises(ToolError, match="compressed, unasked"):
+            site.fetch(path)
+
+
+def test_an_offset_behind_the_end_says_where_that_is(site: Site) -> None:
+    with pytest.raises(ToolError, match="the page has 200000 characters; offset 200000 lies behind"):
+        site.fetch("/big", offset=200_000)
 
 
 def test_redirects_are_followed_and_judged_anew(site: Site) -> None:

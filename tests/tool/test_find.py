@@ -63,10 +63,41 @@ def test_folders_are_found_by_a_slash_at_the_end(workspace: Workspace) -> None:
 
 
 def test_what_is_not_found_and_not_shown_is_said(workspace: Workspace) -> None:
-    assert "nothing is called so; 2 files or folders left out by .gitignore" in found(workspace, glob="*.rs")
+    assert "no file is called so; 2 files or folders left out by .gitignore" in found(workspace, glob="*.rs")
     assert found(workspace, glob="*", limit=2).split("\n")[2].startswith("[5 more are not shown")
     with pytest.raises(ToolError, match="does not exist"):
         found(workspace, glob="*", path="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("glob", "words"),
+    [
+        ("src", "a glob for folders ends in /"),
+        ("nope/", "no folder is called so"),
+        ("[id]/*", r"for the sign itself write \["),
+        ("*.rs,*.go", "several globs are written {a,b}"),
+        ("../*", "beneath `path`"),
+    ],
+)
+def test_a_glob_that_finds_nothing_is_answered_with_what_may_be_meant(
+    workspace: Workspace, glob: str, words: str
+) -> None:
+    assert words in found(workspace, glob=glob)
+
+
+def test_globs_as_models_write_them(workspace: Workspace) -> None:
+    (workspace.root / "[id]").mkdir()
+    (workspace.root / "[id]" / "p.tsx").write_text("needle\n")
+    for glob, path in [
+        ("./src/*.py", "src/a.py"),
+        (f"{workspace.root}/src/*.py", "src/a.py"),
+        ("{./src,docs}/*.py", "src/a.py"),
+        (r"\[id]/*", "[id]/p.tsx"),
+    ]:
+        assert found(workspace, glob=glob) == path
+    assert found(workspace, glob="*.tsx", path="[id]") == "[id]/p.tsx"
+    with pytest.raises(ToolError, match=r"src/a\.py is a file; path is the folder"):
+        found(workspace, glob="*", path="src/a.py")
 
 
 def test_links_are_named_and_not_followed(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -119,6 +150,10 @@ def by_python(workspace: Workspace, **arguments: Any) -> Output:
         {"pattern": r"\bmore$"},
         {"pattern": "-e", "path": "."},
         {"pattern": "needle", "glob": "!x"},
+        {"pattern": "needle", "glob": "./src/*.py"},
+        {"pattern": "needle", "path": "src", "glob": "./*.py"},
+        {"pattern": "needle", "path": "src/b"},
+        {"pattern": "needle", "path": ".git"},
     ],
     ids=str,
 )
@@ -196,3 +231,64 @@ def test_a_program_in_the_workspace_is_not_used(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "rg").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ripgrep(tmp_path) == ""
+
+
+def odd(root: Path, top: Path) -> None:
+    """What two programs that search can see differently."""
+    (top / ".gitignore").write_text("*\n")
+    files = {
+        ".gitignore": b"*.log\n!keep.log\n/app/out\n",
+        "keep.log": b"needle\n",
+        "app/.gitignore": b"/local\n!b.log\n",
+        "app/out/x.py": b"needle\n",
+        "app/local": b"needle\n",
+        "app/b.log": b"needle\n",
+        "app/keep.log": b"needle\n",
+        "app/[id]/sub/p.py": b"needle\n",
+        "app/i/sub/p.py": b"needle\n",
+        "app/a b!/sub/p.py": b"needle\n",
+        "crlf": b"a needle\r\nneedle b\r\n",
+        "old": b"caf\xe9 needle \xe9\xe9\n",
+        "wide": ("\u00e9" * 400 + "needle" + "\u4e2d" * 400 + "\n").encode(),
+        "some.nul": b"needle one\n" + b"x" * 500 + b"\0\nneedle two\n",
+    }
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"path": "app"},
+        {"path": "app", "glob": "*.py"},
+        {"path": "app", "glob": "*.txt"},
+        {"path": "app/[id]", "glob": "sub/*"},
+        {"path": "app/a b!", "glob": "sub/*.py"},
+        {"path": "app/out"},
+        {"path": "app/out", "glob": "*.py"},
+        {"pattern": "needle$"},
+        {"path": "some.nul"},
+        {"pattern": ".", "context": 2, "limit": 3},
+        {"pattern": "needle", "context": 1, "limit": 1, "path": "crlf"},
+    ],
+    ids=str,
+)
+def test_it_finds_the_same_in_odd_places(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    root = tmp_path / "ws"
+    odd(root, tmp_path)
+    with Workspace(root) as workspace:
+        ours, theirs = (how(workspace, **{"pattern": "needle", **arguments}) for how in (by_python, grep))
+    assert theirs.details == ours.details
+    if theirs.details["matches"]:
+        ends = "; narrow the search", "; narrow the pattern, path or glob"
+        assert str(theirs.content).replace(*ends) == ours.content
+
+
+def test_no_advice_is_given_that_cannot_be_followed(workspace: Workspace) -> None:
+    for pattern, words in (("x(?=y)", "look-around"), (r"(x)\1", "backreferences"), (r"x\ny", "Set multiline to true")):
+        with pytest.raises(ToolError, match=words) as caught:
+            grep(workspace, pattern=pattern)
+        assert "--" not in str(caught.value)
+    assert "within one line" in str(by_python(workspace, pattern=r"docs/x\.md\nand").content)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import struct
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from latchstep.core.message import Image, Text
 from latchstep.errors import ToolError
@@ -19,6 +23,7 @@ from latchstep.tool.base import Output, Tool
 from latchstep.tool.define import render
 from latchstep.tool.grep import grep_tool
 from latchstep.tool.list import MAX_ROWS, list_tool
+from latchstep.tool.picture import pixels_of
 from latchstep.tool.preset import file_tools
 from latchstep.tool.read import MAX_CHARACTERS, MAX_IMAGE_BYTES, MAX_LINE, read_tool
 from latchstep.tool.seen import Seen
@@ -125,26 +130,77 @@ def test_read_says_what_cannot_be_shown(workspace: Workspace) -> None:
         call(read, path="binary")
 
 
-@pytest.mark.parametrize(
-    ("head", "media_type"),
-    [
-        (b"\x89PNG\r\n\x1a\n", "image/png"),
-        (b"\xff\xd8\xff\xe0", "image/jpeg"),
-        (b"GIF89a", "image/gif"),
-        (b"RIFF\x10\0\0\0WEBPVP8 ", "image/webp"),
-    ],
+def png(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+
+
+JPEG = b"\xff\xd8\xff\xe0\0\x04ab\xff\xc0\0\x08\x08\0\2\0\1\1\xff\xda\0\2abc\xff\xd9"
+WEBP = base64.b64decode("UklGRiIAAABXRUJQVlA4IBYAAAAwAQCdASoBAAEADsD+JaQAA3AAAAAA")
+WEBP_L = base64.b64decode("UklGRhoAAABXRUJQVlA4TA0AAAAvAAAAEAcQERGIiP4HAA==")
+WEBP_X = base64.b64decode(
+    "UklGRkoAAABXRUJQVlA4WAoAAAAQAAAAAAAAAAAAQUxQSAwAAAARBxAR/Q9ERP8DAABWUDggGAAAABQBAJ0BKgEAAQAAAP4AAA3AAP7mtQAAAA=="
 )
-def test_read_gives_pictures_as_pictures(workspace: Workspace, head: bytes, media_type: str) -> None:
-    data = head + bytes(50)
+GIF = b"GIF89a\1\0\2\0\0\0\0,\0\0\0\0\1\0\2\0\0\2\2L\1\0;"
+PICTURES = [
+    (png(3, 4), "image/png", "3 x 4"),
+    (JPEG, "image/jpeg", "1 x 2"),
+    (GIF, "image/gif", "1 x 2"),
+    (WEBP, "image/webp", "1 x 1"),
+    (WEBP_L, "image/webp", "1 x 1"),
+    (WEBP_X, "image/webp", "1 x 1"),
+]
+
+
+@pytest.mark.parametrize(("data", "media_type", "pixels"), PICTURES)
+def test_read_gives_pictures_as_pictures(workspace: Workspace, data: bytes, media_type: str, pixels: str) -> None:
     (workspace.root / "picture").write_bytes(data)
     output = call(read_tool(workspace, Seen()), path="picture")
     assert isinstance(output.content, tuple)
+    assert output.content[0] == Text(f"[picture: {media_type}, {pixels} pixels, {len(data)} B]")
     assert output.content[1] == Image(media_type, base64.b64encode(data).decode())
     assert output.details == {"path": "picture", "sha256": hashlib.sha256(data).hexdigest()}
     with (workspace.root / "picture").open("ab") as file:
         file.truncate(MAX_IMAGE_BYTES + 1)
     with pytest.raises(ToolError, match="MAX_IMAGE_BYTES"):
         call(read_tool(workspace, Seen()), path="picture")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        *((data[:end], "broken picture") for data, _, _ in PICTURES for end in (12, len(data) - 3)),
+        (b"\x89PNG\r\n\x1a\n" + bytes(50), "broken picture"),
+        (b"\xff\xd8\xff\xe0" + bytes(50), "broken picture"),
+        (png(0, 4), "broken picture"),
+        (png(8001, 1), r"8001 x 1 pixels; the limit is 8000 \(MAX_SIDE\)"),
+    ],
+)
+def test_a_picture_that_every_later_request_would_fail_by_is_not_shown(
+    workspace: Workspace, data: bytes, words: str
+) -> None:
+    (workspace.root / "picture").write_bytes(data)
+    with pytest.raises(ToolError, match=words):
+        call(read_tool(workspace, Seen()), path="picture")
+
+
+def test_what_is_called_a_picture_and_is_text_is_read_as_text(workspace: Workspace) -> None:
+    (workspace.root / "x.svg").write_text("<svg/>\n")
+    (workspace.root / "x.png").write_text("hello\n")
+    read = read_tool(workspace, Seen())
+    assert call(read, path="x.svg").content == "<svg/>\n"
+    assert call(read, path="x.png").content == "hello\n"
+
+
+@given(st.binary(max_size=60), st.sampled_from(PICTURES), st.integers(0, 200))
+def test_any_bytes_are_a_picture_or_none(data: bytes, picture: tuple[bytes, str, str], at: int) -> None:
+    whole, media_type, _ = picture
+    for each in (whole[:12] + data, whole[:at] + data + whole[at + 1 :]):
+        found = pixels_of(each, media_type)
+        assert found is None or min(found) > 0
 
 
 def test_read_points_to_what_was_meant(workspace: Workspace) -> None:

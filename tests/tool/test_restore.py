@@ -110,6 +110,8 @@ def test_what_no_snapshot_holds_stays(shadow: Shadow, monkeypatch: pytest.Monkey
     fill(root, _dot_gitignore="*.log\nout/\n", a_dot_log="mine", out__x="built", src__a="1", grows="small")
     fill(root, _dot_git__config="user's", sub___dot_git__HEAD="user's", sub__code="1")
     (root / "large").write_bytes(bytes(101))
+    (root / "in").mkdir()
+    (root / "in" / "vanishes").write_bytes(bytes(101))
     (root / "shrinks").write_bytes(bytes(101))
     os.mkfifo(root / "pipe")
     taken = shadow.take()
@@ -121,8 +123,11 @@ def test_what_no_snapshot_holds_stays(shadow: Shadow, monkeypatch: pytest.Monkey
     (root / "sub" / "code").unlink()
     (root / "pipe").unlink()
     (root / "pipe").write_bytes(b"a file now")
+    (root / "in" / "vanishes").unlink()
+    (root / "in").rmdir()
     made = go_back(shadow, taken.tree)
-    assert {path for path, _ in made.left_alone} == {"shrinks", "grows", "pipe"}
+    assert {path for path, _ in made.left_alone} == {"shrinks", "grows", "pipe", "in/vanishes"}
+    assert dict(made.left_alone)["in/vanishes"].startswith("it is gone, and was not kept: 101 B")
     assert all("MAX_FILE" in why for path, why in made.left_alone if path != "pipe")
     assert (root / "src" / "a").read_text() == "1"
     assert (root / "sub" / "code").read_text() == "1"
@@ -296,3 +301,15 @@ def test_a_forged_tree_cannot_reach_git_or_the_outside(shadow: Shadow) -> None:
         tree = pack.add("tree", tree_bytes([(TREE, b"files", files)]))
     with pytest.raises(SessionError, match="damaged"):
         plan(shadow, shadow.take(), tree.hex())
+
+
+def test_a_folder_with_ignored_files_in_place_of_a_file_stays_and_is_named(shadow: Shadow) -> None:
+    root = shadow.root
+    fill(root, _dot_gitignore="*.log\n", a="1", b="1")
+    taken = shadow.take()
+    (root / "a").unlink()
+    fill(root, a__x_dot_log="not held", a__y="made", b="2")
+    made = plan(shadow, shadow.take(), taken.tree)
+    assert restore(shadow, made) == [("a", "something is there that no snapshot holds, or that was changed meanwhile")]
+    assert (root / "a" / "x.log").read_text() == "not held"
+    assert (root / "b").read_text() == "1"

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -19,9 +20,9 @@ import pytest
 
 from latchstep.errors import DefinitionError, ToolError
 from latchstep.tool import beneath
-from latchstep.tool.opened import File
+from latchstep.tool.opened import File, is_missing
 from latchstep.tool.path import is_protected, relative_path
-from latchstep.tool.workspace import Workspace, is_missing
+from latchstep.tool.workspace import Workspace
 
 WAYS = [beneath.PORTABLE, beneath.best_ways()][: 1 if beneath.best_ways() is beneath.PORTABLE else 2]
 IDS = ["portable", "kernel"][: len(WAYS)]
@@ -455,6 +456,25 @@ def test_the_right_to_run_as_another_does_not_pass_to_new_bytes(workspace: Works
     assert stat.S_IMODE((root / "x").stat().st_mode) == 0o755
 
 
+def test_b67_access_list_and_attributes_are_kept(workspace: Workspace, root: Path) -> None:
+    path = root / "f"
+    path.write_text("old\n")
+    path.chmod(0o640)
+    everyone = 0xFFFFFFFF
+    entries = [(1, 6, everyone), (2, 6, 65534), (4, 0, everyone), (16, 6, everyone), (32, 0, everyone)]
+    access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "user.note", b"kept")
+        os.setxattr(path, "system.posix_acl_access", access)
+    except (OSError, AttributeError):
+        pytest.skip("this file system has no access lists or attributes")
+    workspace.update("f", lambda real, present: b"new\n")
+    assert path.read_text() == "new\n"
+    assert os.getxattr(path, "user.note") == b"kept"
+    assert os.getxattr(path, "system.posix_acl_access") == access
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
 def test_b67_a_new_file_has_the_mode_of_the_process(workspace: Workspace, root: Path) -> None:
     (root / "plain").write_text("")
     put(workspace, "one/two/new", b"1")
@@ -559,6 +579,20 @@ def test_no_folder_is_made_for_a_refused_write(workspace: Workspace, root: Path)
     with pytest.raises(ToolError, match=r"^no$"):
         workspace.update("one/two/three", make)
     assert not (root / "one").exists()
+
+
+def test_a_write_that_fails_leaves_no_folder_that_was_made_for_it(
+    workspace: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (root / "one").mkdir()
+    before = tree(root)
+    monkeypatch.setattr(beneath, "replace", full)
+    with pytest.raises(ToolError, match="No space left"):
+        workspace.update("one/two/three/four", lambda real, present: b"x")
+    assert tree(root) == before
 
 
 def test_updates_of_one_path_wait_for_each_other(workspace: Workspace, root: Path) -> None:

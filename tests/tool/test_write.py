@@ -20,6 +20,7 @@ from latchstep.tool.define import render
 from latchstep.tool.edit import edit_tool
 from latchstep.tool.read import read_tool
 from latchstep.tool.seen import Seen
+from latchstep.tool.show import show_pieces
 from latchstep.tool.workspace import Workspace
 from latchstep.tool.write import _new_bytes, write_tool
 
@@ -313,6 +314,74 @@ def test_what_read_shows_is_what_write_refuses(files: Files) -> None:
         for notice in content[1].text.split("\n"):  # type: ignore[union-attr]
             with pytest.raises(ToolError, match="which a reader adds"):
                 files.prepare("write", path="f", content="line\n" + notice)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "[Control characters in this text are not shown.]",
+        "[Some bytes are not valid UTF-8; they are shown as \ufffd.]",
+        "[The file is empty.]",
+        "[The 2 lines shown are blank.]",
+        "[1,234 lines (56,789 bytes) left out here, of 2,000 lines (99,999 bytes); no file keeps it]",
+        "[… 12345 characters left out (max_result is 100000); all of it is in outputs/x.txt …]",
+        "begin […1,234 characters of this line left out…] end",
+    ],
+)
+def test_b68_what_bounds_an_output_is_not_written_in_place_of_the_rest(files: Files, row: str) -> None:
+    with pytest.raises(ToolError, match="which a reader adds"):
+        files.prepare("write", path="f", content=f"one\n{row}\ntwo\n")
+    files.do("write", path="f", content=f"one\n{row}\ntwo\n", verbatim=True)
+
+
+def test_what_show_leaves_out_is_what_write_refuses(files: Files) -> None:
+    for output in (b"line\n" * 20_000, b"x" * 5_000):
+        shown = show_pieces(output[:30_000], output[-30_000:], len(output), 20_000, lambda: "no file keeps it")
+        if len(output) == 5_000:
+            shown = show_pieces(output, b"", len(output), 1, lambda: "no file keeps it")
+        with pytest.raises(ToolError, match="which a reader adds"):
+            files.prepare("write", path="f", content=shown)
+
+
+def test_a_file_that_was_read_in_part_is_not_replaced_whole(files: Files) -> None:
+    (files.root / "f").write_text("".join(f"line {n}\n" for n in range(1, 31)))
+
+    def refused(offset: int) -> None:
+        with pytest.raises(ToolError, match=f"only a part of f was read.* from offset={offset} on"):
+            files.prepare("write", path="f", content="short\n")
+
+    files.do("read", path="f", offset=21)
+    refused(1)
+    files.do("read", path="f", limit=10)
+    refused(11)
+    files.do("edit", path="f", old="line 30", new="line thirty")
+    refused(11)
+    files.resume()
+    refused(11)
+    files.do("read", path="f", offset=11)
+    files.do("read", path="f", limit=2)  # what was shown once is known
+    files.do("write", path="f", content="short\n")
+    (files.root / "f").write_text("other\n" * 30)
+    files.do("read", path="f", limit=2)
+    refused(3)
+
+
+def test_a_path_that_ends_in_a_slash_makes_no_file(files: Files) -> None:
+    (files.root / "f").write_text("x")
+    for path in ("new/", "f/", "new/er/"):
+        with pytest.raises(ToolError, match="names a folder"):
+            files.prepare("write", path=path, content="y")
+    assert os.listdir(files.root) == ["f"]
+
+
+@pytest.mark.parametrize("path", ["~/x", "~", "~root/x", "$HOME/x", "${HOME}/x"])
+def test_no_folder_is_called_like_a_home_that_was_not_expanded(files: Files, path: str) -> None:
+    with pytest.raises(ToolError, match="not expanded here"):
+        files.prepare("write", path=path, content="y")
+    assert os.listdir(files.root) == []
+    files.do("write", path="~x", content="y")
+    files.do("edit", path="./~x", old="y", new="z")
+    files.do("write", path="$HOMER/x", content="y")
 
 
 def test_a_write_of_more_than_the_limit_is_refused(files: Files) -> None:

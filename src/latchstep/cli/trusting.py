@@ -27,7 +27,8 @@ from latchstep.policy.trust import (
     standing,
     understood,
 )
-from latchstep.tool.workspace import Workspace, is_missing
+from latchstep.tool.opened import is_missing
+from latchstep.tool.workspace import Workspace
 
 from .asking import can_ask
 from .configured import own_bytes

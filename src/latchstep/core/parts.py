@@ -192,6 +192,15 @@ def files_in(details: Any) -> list[dict[str, Any]]:
     return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
 
 
+def is_known(file: dict[str, Any], before: str | None) -> bool:
+    """Whether the model knows all bytes of a file that such details are about, if it knew those of this hash before: it
+    was shown all, made the file, or changed what it knew."""
+    if "replaced" in file:
+        return file["replaced"] in (None, before)
+    lines = file.get("lines")
+    return file.get("from", 1) == 1 and file.get("to", lines) == lines
+
+
 def size_of_content(content: str | tuple[Text | Image, ...]) -> int:
     """Characters of a result, those of its pictures in base64 too."""
     if isinstance(content, str):

@@ -13,7 +13,7 @@ import msgspec
 
 from . import event as ev
 from .message import Message, StopReason, ToolResult, Usage, estimate, tool_message
-from .parts import Fill, OpenCall, OpenRequest, Queued, RunState, files_in, remember, size_of_content
+from .parts import Fill, OpenCall, OpenRequest, Queued, RunState, files_in, is_known, remember, size_of_content
 from .plan import Item, plan_in
 from .repeats import MAX_PERIOD, longest, noted
 
@@ -295,7 +295,7 @@ class State(msgspec.Struct, omit_defaults=True):
             self.plan = plan
         for file in files_in(event.details):
             path, digest = file.get("path"), file.get("sha256")
-            if isinstance(path, str) and isinstance(digest, str):
+            if isinstance(path, str) and isinstance(digest, str) and is_known(file, self.seen.get(path)):
                 remember(self.seen, path, digest)
         self._join()
         if not self.pending:

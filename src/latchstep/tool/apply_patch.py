@@ -6,6 +6,7 @@ put back; what could not be is said.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -17,7 +18,7 @@ from latchstep.errors import ToolError
 from .base import Context, Output, Tool
 from .change import difference, reader_notice, refuse_stale, settle_by_hash, sha256
 from .define import tool
-from .edit import text_of
+from .edit import known, text_of
 from .opened import File
 from .patch import MAX_PATCH, FilePatch, parse_patch, patched
 from .seen import Seen
@@ -33,6 +34,10 @@ class Step(msgspec.Struct, frozen=True):
     present: File | None
     data: bytes | None
     came: str = ""
+
+
+Undo = tuple[str, Callable[[], object]]
+"""A path, and how a change of it is taken back."""
 
 
 def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
@@ -63,7 +68,8 @@ def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
 
         Sections: '*** Update File: PATH' (then '*** Move to: PATH' if it moves) with hunks: '@@' and a line to
         start from, then lines that begin with ' ' (context), '-' or '+'; '*** Add File: PATH' with '+' before
-        each line; '*** Delete File: PATH'. A hunk must fit at one place only: give three lines of context.
+        each line; '*** Delete File: PATH'. Hunks come in the order of the file, and each must fit at one place only:
+        give three lines of context.
         """
         steps = plan(workspace, seen, parse_patch(patch))
         if isinstance(context.found, dict):
@@ -71,13 +77,12 @@ def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
             for step in steps:
                 there = None if step.came else step.present
                 refuse_stale(step.path, there, known.get(clean(step.path), {}), seen)
-        done: list[Step] = []
+        undo: list[Undo] = []
         try:
             for step in steps:
-                _make(workspace, seen, step)
-                done.append(step)
+                _make(workspace, seen, step, undo)
         except ToolError as error:
-            raise ToolError(f"{error}. {_put_back(workspace, seen, done)}") from error
+            raise ToolError(f"{error}. {_put_back(undo)}") from error
         return Output("\n".join(map(_row, steps)), {"files": [_details(step) for step in steps]})
 
     return apply_patch
@@ -86,6 +91,10 @@ def apply_patch_tool(workspace: Workspace, seen: Seen) -> Tool:
 def plan(workspace: Workspace, seen: Seen, files: list[FilePatch]) -> list[Step]:
     """What becomes of each file. Raises ToolError where any part cannot be done, and then nothing is."""
     steps = [_step(workspace, seen, file) for file in files]
+    places = [place for step in steps for place in (step.path, step.came) if place]
+    for place in places:
+        if places.count(place) > 1 or any(other.startswith(f"{place}/") for other in places):
+            raise ToolError(f"{shown(place)} is named twice, by another spelling or as a folder. Nothing was changed")
     return sorted(steps, key=lambda step: step.data is None)  # what is deleted is hardest to put back, so it goes last
 
 
@@ -97,18 +106,31 @@ def _step(workspace: Workspace, seen: Seen, file: FilePatch) -> Step:
         if notice := reader_notice(file.text):
             raise ToolError(f"the patch holds the notice {notice!r}, which a reader adds. Nothing was changed")
         return Step(workspace.place(file.path), None, file.text.encode())
-    present, decoded = text_of(workspace, file.path, present, seen)
+    present = known(workspace, file.path, present, seen)
+    if (file.kind == "Delete" or file.move) and _is_link(workspace, file.path):
+        raise ToolError(f"{shown(file.path)} is a link to {shown(present.path)}; name that file. Nothing was changed")
     if file.kind == "Delete":
         return Step(present.path, present, None)
-    for row in (line for hunk in file.hunks for sign, line in hunk.rows if sign == "+"):
-        if (notice := reader_notice(row)) and notice not in decoded.text:
-            raise ToolError(f"the patch holds the notice {notice!r}, which a reader adds. Nothing was changed")
-    data = patched(shown(file.path), decoded, file.hunks)
+    data = _updated(workspace, seen, file, present) if file.hunks else present.data
     if not file.move:
         return Step(present.path, present, data)
     if workspace.current(file.move) is not None:
         raise ToolError(f"{shown(file.move)} exists already; nothing is moved over it. Nothing was changed")
     return Step(workspace.place(file.move), present, data, came=present.path)
+
+
+def _is_link(workspace: Workspace, path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return any(entry.name == name and entry.kind == "link" for entry in workspace.scan(folder or ".")[1])
+
+
+def _updated(workspace: Workspace, seen: Seen, file: FilePatch, present: File) -> bytes:
+    """The file's bytes after its hunks. Raises ToolError."""
+    _, decoded = text_of(workspace, file.path, present, seen)
+    for row in (line for hunk in file.hunks for sign, line in hunk.rows if sign == "+"):
+        if (notice := reader_notice(row)) and notice not in decoded.text:
+            raise ToolError(f"the patch holds the notice {notice!r}, which a reader adds. Nothing was changed")
+    return patched(shown(file.path), decoded, file.hunks)
 
 
 def _left(steps: list[Step]) -> list[dict[str, Any]]:
@@ -120,17 +142,21 @@ def _left(steps: list[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _make(workspace: Workspace, seen: Seen, step: Step) -> None:
-    """Do one step, if what stands there is still what it was planned over."""
-    present = step.present
+def _make(workspace: Workspace, seen: Seen, step: Step, undo: list[Undo]) -> None:
+    """Do one step, if what stands there is still what it was planned over. How each part is undone is put to `undo`."""
+    present, path = step.present, step.path
     if step.data is None:
         assert present is not None
-        workspace.remove(step.path, present.sha256)
+        workspace.remove(path, present.sha256)
+        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data, mode=present.mode)))
         return
+    data, wanted, lacking = step.data, present.sha256 if present else None, workspace.lacking(path)
+    undo.append((path, lambda: workspace.remove_empty(lacking)))
     if step.came and present is not None:
-        workspace.rename(step.came, step.path, present.sha256)
-        seen.saw(step.path, present.sha256)
-    data, wanted = step.data, present.sha256 if present else None
+        workspace.rename(step.came, path, present.sha256)
+        seen.moved(step.came, path)
+        undo.append((path, lambda: seen.moved(path, step.came)))
+        undo.append((path, lambda: workspace.rename(path, step.came, present.sha256)))
 
     def make(real: str, there: File | None) -> bytes:
         if (there.sha256 if there else None) != wanted:
@@ -140,33 +166,24 @@ def _make(workspace: Workspace, seen: Seen, step: Step) -> None:
     def note(file: File, there: File | None) -> None:
         seen.wrote(file.path, there.sha256 if there else None, file.sha256)
 
-    workspace.update(step.path, make, note)
+    workspace.update(path, make, note)
+    if present is None:
+        undo.append((path, lambda: workspace.remove(path, sha256(data))))
+    else:
+        undo.append((path, lambda: workspace.update(path, lambda real, there: present.data, note)))
 
 
-def _put_back(workspace: Workspace, seen: Seen, done: list[Step]) -> str:
-    """Undo the steps, the last first. What is true afterwards, in words."""
+def _put_back(undo: list[Undo]) -> str:
+    """Undo what was done, the last first. What is true afterwards, in words."""
     failed = []
-    for step in reversed(done):
+    for path, back in reversed(undo):
         try:
-            _undo(workspace, step)
+            back()
         except ToolError as error:
-            failed.append(f"{shown(step.path)} stays changed ({error})")
+            failed.append(f"{shown(path)} stays changed ({error})")
     if failed:
         return "Files written before that were put back, but " + "; ".join(failed)
-    return "Nothing was changed" + (" in the end: what was written before that was put back" if done else "")
-
-
-def _undo(workspace: Workspace, step: Step) -> None:
-    present, data = step.present, step.data
-    if data is None:
-        assert present is not None
-        workspace.update(present.path, lambda real, there: present.data)
-    elif present is None:
-        workspace.remove(step.path, sha256(data))
-    else:
-        workspace.update(step.path, lambda real, there: present.data)
-        if step.came:
-            workspace.rename(step.path, step.came, present.sha256)
+    return "Nothing was changed" + (" in the end: what was written before that was put back" if undo else "")
 
 
 def _row(step: Step) -> str:
@@ -182,5 +199,5 @@ def _details(step: Step) -> dict[str, Any]:
     return {
         "path": step.path,
         "sha256": sha256(step.data) if step.data is not None else None,
-        "replaced": step.present.sha256 if step.present and not step.came else None,
+        "replaced": step.present.sha256 if step.present else None,
     }

@@ -211,6 +211,8 @@ def _replace(
     fd, temporary = _temporary(folder, nameless, 0o600 if present is not None else 0o666 if mode is None else mode)
     try:
         try:
+            if present is not None:
+                _keep_attributes(folder, name, fd)
             _fill(fd, data, present, mode)
             if nameless:
                 temporary = _give_name(fd, folder, name, present)
@@ -247,6 +249,16 @@ def give_to_owner(made: int, folder: int) -> None:
         os.fchown(made, status.st_uid, status.st_gid)
 
 
+def make_folder(above: int, name: str) -> None:
+    """Make a folder in an open one, durably, unless somebody else just did."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=above)
+        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+        give_to_owner(made, above)
+        os.close(made)
+    os.fsync(above)
+
+
 def random_name() -> str:
     """A name for what is not finished yet."""
     return f".latchstep-{os.urandom(8).hex()}.tmp"
@@ -265,6 +277,20 @@ def _fill(fd: int, data: bytes, present: os.stat_result | None, mode: int | None
         kept = present.st_mode if mode is None else mode
         os.fchmod(fd, stat.S_IMODE(kept) & ~(stat.S_ISUID | stat.S_ISGID))
     os.fsync(fd)
+
+
+def _keep_attributes(folder: int, name: str, made: int) -> None:
+    """Give the new file the access list and the attributes of the one that it replaces, where there are such things."""
+    if not hasattr(os, "listxattr"):
+        return
+    with contextlib.suppress(OSError):
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            for key in sorted(os.listxattr(fd)):
+                if key.startswith("user.") or key == "system.posix_acl_access":
+                    os.setxattr(made, key, os.getxattr(fd, key))
+        finally:
+            os.close(fd)
 
 
 def _give_name(fd: int, folder: int, name: str, present: os.stat_result | None) -> str:

@@ -23,10 +23,13 @@ from .text import shown, size_of
 from .workspace import Workspace
 
 _NOTICE = re.compile(
-    r"^\[(?:Showing lines \d+-\d+ of \d+|Only the first \d+ characters are shown of lines)\b.*\]$"
-    r"|\[masked: [^\]\n]{1,80}\]",
+    r"^\[(?:Showing lines \d+-\d+ of \d+|Only the first \d+ characters are shown of lines?|The file is empty"
+    r"|The \d+ lines? shown|Some bytes are not valid UTF-8; they are shown as|Control characters in this text are not"
+    r"|(?:… )?[\d,]+ (?:lines \([\d,]+ bytes\)|characters) left out)\b.*\]$"
+    r"|\[…[\d,]+ characters of this line left out…\]|\[masked: [^\]\n]{1,80}\]",
     re.M,
 )
+"""What `read`, and whatever bounds or masks the output of a tool, puts into a text."""
 _NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|\| )|[^\s:]{0,200}[A-Za-z][^\s:]{0,200}:(\d+): ")
 MAX_MARKED_LINES = 20_000
 """Lines of new text that are looked at for a reader's marks."""
@@ -110,6 +113,15 @@ def reader_marks(text: str) -> str:
     if len(numbers) >= 2 and len(numbers) * 2 > len(lines) and rising:
         return f"line numbers on {len(numbers)} of {len(lines)} lines"
     return ""
+
+
+def numbered_copy(new: str, text: str) -> str:
+    """As `reader_marks`, where most of the numbered lines stand in a file without their numbers; else ""."""
+    if not (marks := reader_marks(new)):
+        return ""
+    there = {line.strip() for line in text.split("\n")}
+    bare = [line[m.end() :].strip() for line in new.split("\n") if (m := _NUMBERED.match(line))]
+    return marks if sum(line in there for line in bare) * 2 > len(bare) else ""
 
 
 def reader_notice(text: str) -> str:

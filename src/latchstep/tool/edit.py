@@ -37,7 +37,7 @@ def edit_tool(workspace: Workspace, seen: Seen) -> Tool:
         path: Annotated[str, "File, relative to the workspace"],
         context: Context,
         old: Annotated[str, "Text to replace, exactly as in the file; it must occur once unless all is true"] = "",
-        new: Annotated[str, "Text to put in its place"] = "",
+        new: Annotated[str, "Text to put in its place; without it old is removed"] = "",
         all: Annotated[bool, "Replace every occurrence"] = False,
         edits: Annotated[
             list[Change], Meta(max_length=MAX_EDITS, description="In place of old and new: many, all made or none")
@@ -69,8 +69,8 @@ def wanted(
     path: str = "", old: str = "", new: str = "", all: bool = False, edits: list[Change] | None = None
 ) -> list[Change]:
     """The replacements that were asked for, in either form. Raises ToolError where they are in both."""
-    if edits and (old or new):
-        raise ToolError("give old and new, or edits, not both. Nothing was changed")
+    if edits and (old or new or all):
+        raise ToolError("give old, new and all, or edits, each with its own, not both. Nothing was changed")
     return edits or [Change(old, new, all)]
 
 
@@ -82,6 +82,15 @@ def _replaced(workspace: Workspace, path: str, present: File | None, seen: Seen,
 
 def text_of(workspace: Workspace, path: str, present: File | None, seen: Seen) -> tuple[File, Decoded]:
     """The present file and its text, fit to be changed in part. Raises ToolError."""
+    file = known(workspace, path, present, seen)
+    decoded = decode(file.data)
+    if decoded is None:
+        raise ToolError(f"{shown(path)} is binary ({size_of(len(file.data))}); it cannot be changed as text")
+    return file, decoded
+
+
+def known(workspace: Workspace, path: str, present: File | None, seen: Seen) -> File:
+    """The present file, if there is one and the model's knowledge of it is no older. Raises ToolError."""
     if present is None:
         try:
             workspace.read(path)
@@ -89,7 +98,4 @@ def text_of(workspace: Workspace, path: str, present: File | None, seen: Seen) -
             raise missing(workspace, path, error) from None
         raise ToolError(f"{shown(path)} was changed by someone else just now; read it again")
     refuse_changed(present, seen)
-    decoded = decode(present.data)
-    if decoded is None:
-        raise ToolError(f"{shown(path)} is binary ({size_of(len(present.data))}); it cannot be changed as text")
-    return present, decoded
+    return present

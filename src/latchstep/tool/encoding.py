@@ -40,8 +40,14 @@ class Decoded:
         return to_lf(self.raw)
 
     def encode(self, raw: str) -> bytes:
-        """The bytes of a file with this text. Raises UnicodeEncodeError where the encoding lacks a character."""
-        return self.mark + raw.encode(self.encoding, "surrogateescape" if self.damaged else "strict")
+        """The bytes of a file with this text. Raises ValueError, in words to be put behind the file's name, where it
+        holds a character that the encoding lacks, or what stands for damaged bytes when they are shown."""
+        if self.damaged and raw.count("\ufffd") > self.raw.count("\ufffd"):
+            raise ValueError("has bytes that are not UTF-8, which are only shown as \ufffd; use edit beside them")
+        try:
+            return self.mark + raw.encode(self.encoding, "surrogateescape" if self.damaged else "strict")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"is written in {self.encoding}, which has no {error.object[error.start]!r}") from error
 
 
 def decode(data: bytes) -> Decoded | None:

@@ -134,6 +134,8 @@ def _shown_page(url: str, page: Page, offset: int) -> Output:
     except LookupError:
         text = page.body.decode("utf-8", "replace")
     text = clean_output(page_text(text) if kind in ("text/html", "application/xhtml+xml") else text)
+    if offset and offset >= len(text):
+        raise ToolError(f"the page has {len(text)} characters; offset {offset} lies behind its end")
     part = text[offset : offset + MAX_CHARACTERS]
     notes = [f"status {page.status}"] if page.status != 200 else []
     if offset + len(part) < len(text):

@@ -23,6 +23,13 @@ from .workspace import Workspace
 MAX_FOUND = 1000
 """Paths of one result."""
 
+_ADVICE = (
+    ("[", "[ begins a class of characters; for the sign itself write \\["),
+    (",", "several globs are written {a,b}"),
+    ("../", "a glob is for paths beneath `path`"),
+)
+"""What may be meant otherwise in a glob that finds nothing."""
+
 
 def find_tool(workspace: Workspace) -> Tool:
     """The `find` tool."""
@@ -41,11 +48,13 @@ def find_tool(workspace: Workspace) -> Tool:
         With a `/` at its end it finds folders. What .gitignore leaves out is not found.
         """
         folders = glob.endswith("/")
-        rules = glob_rules(glob.rstrip("/") or "*")
+        rules = glob_rules(glob.removeprefix(str(workspace.root)).rstrip("/") or "*")
         found: list[str] = []
         passed, more, late = PassedOver(), 0, False
         deadline = time.monotonic() + MAX_SECONDS
         try:
+            if workspace.kind(path) == "file":
+                raise ToolError(f"{shown(path)} is a file; path is the folder to look in")
             start = workspace.scan(path)[0]
             depth = len(start.split("/")) if start else 0
             for place, entry, _ in walk(workspace, path, passed):
@@ -59,13 +68,13 @@ def find_tool(workspace: Workspace) -> Tool:
                         more += 1
         except ToolError as error:
             raise missing(workspace, path, error) from None
-        return Output("\n".join([*found, *_notes(found, more, late, passed)]), {"found": len(found) + more})
+        return Output("\n".join([*found, *_notes(found, more, late, passed, glob)]), {"found": len(found) + more})
 
     return find
 
 
-def _notes(found: list[str], more: int, late: bool, passed: PassedOver) -> list[str]:
-    notes = [] if found else ["nothing is called so"]
+def _notes(found: list[str], more: int, late: bool, passed: PassedOver, glob: str) -> list[str]:
+    notes = [] if found else [f"no {'folder' if glob.endswith('/') else 'file'} is called so"]
     if more:
         notes.append(f"{more} more are not shown; narrow the glob or raise the limit (at most {MAX_FOUND})")
     if late:
@@ -76,4 +85,7 @@ def _notes(found: list[str], more: int, late: bool, passed: PassedOver) -> list[
         notes.append(f"{passed.unreadable} folders could not be read")
     if passed.crowded or passed.too_deep:
         notes.append("some folders were too large or too deep to look through")
+    if not found:
+        notes += [advice for sign, advice in _ADVICE if sign in glob]
+        notes += [] if glob.endswith("/") else ["a glob for folders ends in /"]
     return [f"[{'; '.join(notes)}]"] if notes else []

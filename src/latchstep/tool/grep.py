@@ -21,7 +21,7 @@ from .define import tool
 from .encoding import decode
 from .ignore import Rule, glob_rules
 from .regex import MAX_LINE, MAX_PATTERN, compile_pattern
-from .text import shown
+from .text import shown, size_of
 from .tree import PassedOver, missing, walk
 from .workspace import Workspace
 
@@ -71,16 +71,20 @@ def grep_tool(workspace: Workspace) -> Tool:
         context: Annotated[int, Meta(ge=0, le=20, description="Lines shown before and after a match")] = 0,
         limit: Annotated[int, Meta(ge=1, le=1000, description="Matching lines to show")] = 100,
     ) -> Output:
-        """Search files line by line. Gives `path:line: text`. Skips binary files and what .gitignore leaves out."""
+        """Search files line by line. Gives `path:line: text`.
+
+        Skips what .gitignore leaves out, and files with a NUL byte (binary ones) that `path` does not name.
+        """
         compiled, longest = compile_pattern(pattern, ignore_case)
         search = Search(compiled, longest, context, limit, time.monotonic() + MAX_SECONDS)
         passed = PassedOver()
         try:
+            named = workspace.kind(path) == "file"
             for place in _files(workspace, path, glob, passed):
                 if _late(search):
                     break
                 if place is not None:
-                    search_file(workspace, place, search)
+                    search_file(workspace, place, search, named)
         except ToolError as error:
             raise missing(workspace, path, error) from None
         return Output(_report(search, passed), {"matches": search.matches, "files": search.files})
@@ -108,14 +112,14 @@ def _late(search: Search) -> bool:
     return bool(search.end)
 
 
-def search_file(workspace: Workspace, path: str, search: Search) -> None:
+def search_file(workspace: Workspace, path: str, search: Search, named: bool = False) -> None:
     try:
         data = workspace.read(path, MAX_FILE_BYTES).data
     except ToolError:
         search.unreadable += 1
         return
     decoded = decode(data)
-    if decoded is None:
+    if decoded is None or ("\0" in decoded.raw and not named):
         return
     search.searched += 1
     lines = decoded.text.split("\n")
@@ -166,6 +170,8 @@ def _report(search: Search, passed: PassedOver) -> str:
     notes = []
     if not search.matches:
         notes.append(f"no line matches in {search.searched} file{'' if search.searched == 1 else 's'}")
+        if "\n" in search.pattern.pattern or r"\n" in search.pattern.pattern:
+            notes.append("a pattern is matched within one line, which has no \\n")
     if search.end:
         notes.append(f"stopped: {search.end}; narrow the pattern, path or glob")
     if search.long_lines:
@@ -174,7 +180,10 @@ def _report(search: Search, passed: PassedOver) -> str:
             + ("" if search.longest == MAX_LINE else " (a pattern with fewer repeats reaches longer lines)")
         )
     if search.unreadable or passed.unreadable:
-        notes.append(f"{search.unreadable + passed.unreadable} files or folders could not be read")
+        notes.append(
+            f"{search.unreadable + passed.unreadable} files or folders could not be read, or have more than "
+            f"{size_of(MAX_FILE_BYTES)} (MAX_FILE_BYTES)"
+        )
     if passed.crowded or passed.too_deep:
         notes.append("some folders were too large or too deep to search whole")
     return "\n".join([*search.rows, *([f"[{'; '.join(notes)}]"] if notes else [])])

@@ -101,16 +101,21 @@ def glob_rules(glob: str) -> tuple[Rule, ...]:
 
 
 def alternatives(glob: str) -> list[str]:
-    """The globs without `{a,b}` that one stands for, at most `MAX_ALTERNATIVES`."""
+    """The globs without `{a,b}` that one stands for, at most `MAX_ALTERNATIVES`; `./` at the beginning anchors them."""
     globs = [glob]
     for _ in range(4):
         globs = [each for one in globs for each in _alternatives(one)][:MAX_ALTERNATIVES]
-    return globs
+    return [one[1:] if one.startswith("./") else one for one in globs]
 
 
 def _alternatives(glob: str) -> list[str]:
     match = re.search(r"\{([^{}]*,[^{}]*)\}", glob)
     return [glob[: match.start()] + each + glob[match.end() :] for each in match[1].split(",")] if match else [glob]
+
+
+def literal(name: str) -> str:
+    """A name as a glob that matches it alone."""
+    return re.sub(r"([\\*?\[\]{}!# ])", r"\\\1", name)
 
 
 def match_parts(parts: Sequence[re.Pattern[str] | None], path: Sequence[str]) -> bool:

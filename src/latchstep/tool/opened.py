@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -23,11 +24,12 @@ Kind = Literal["file", "folder", "link", "other"]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it was read. `path` is the real one, relative to the root, with `/`."""
+    """A file as it was read. `path` is the real one, relative to the root, with `/`. mode: if it is to be replaced."""
 
     path: str
     data: bytes
     sha256: str
+    mode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,35 @@ class Entry:
     kind: Kind
     size: int = 0
     target: str = ""
+
+
+class Missing(ToolError):
+    """Nothing is at the path. A class of its own so that it can be told from other refusals."""
+
+
+def is_missing(error: ToolError) -> bool:
+    """Whether a refusal only says that nothing is there."""
+    return isinstance(error, Missing)
+
+
+def outside(path: str, where: str) -> ToolError:
+    return ToolError(f"{shown(path)} leads out of the {where}, as every absolute link does")
+
+
+def refusal(path: str, where: str, error: OSError) -> ToolError:
+    """What the system said of a path that was to be opened in some folder, in words for the model."""
+    match error.errno:
+        case errno.ENOENT:
+            return Missing(f"{shown(path)} does not exist")
+        case errno.EXDEV:
+            return outside(path, where)
+        case errno.ELOOP:
+            return ToolError(f"{shown(path)}: too many links, or one that must not be followed")
+        case errno.ENOTDIR:
+            return ToolError(f"{shown(path)}: something on the way is not a folder")
+        case errno.ENXIO | errno.ENODEV:
+            return ToolError(f"{shown(path)} is not a regular file")
+    return ToolError(f"{shown(path)}: {error.strerror}")
 
 
 def entries_of(fd: int) -> tuple[list[Entry], bool]:

@@ -11,13 +11,15 @@
     *** Delete File: PATH
     *** End Patch
 
-A hunk must fit at one place alone, from its `@@` line on and behind the hunk before it. What is not understood is
-refused with its line number.
+A hunk must fit at one place alone, from its `@@` line on and behind the hunk before it. What wraps a patch (a fence, a
+here-document) and the blank lines between its sections count for nothing. What is not understood is refused with its
+line number.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from typing import Literal
 
 import msgspec
@@ -27,7 +29,7 @@ from latchstep.errors import ToolError
 
 from .diff import nearest
 from .encoding import Decoded, Span, to_lf
-from .replace import apply
+from .replace import apply, reason
 from .text import cut
 
 MAX_PATCH = 2_000_000
@@ -38,6 +40,10 @@ MAX_FILES = 200
 _BEGIN, _END, _EOF = "*** Begin Patch", "*** End Patch", "*** End of File"
 _FILE = re.compile(r"\*\*\* (Add|Delete|Update) File: (.+)")
 _MOVE = "*** Move to: "
+_OPENS = re.compile(r"|```\w*|(?:apply_patch\s*)?<<-?\s*['\"]?\w+['\"]?")
+_CLOSES = re.compile(r"|```|\w+")
+_RANGES = re.compile(r"-\d+(?:,\d+)? \+\d+(?:,\d+)? @@.*")
+"""What a unified diff says in an `@@` line. Numbers that a model gives are often wrong, so they count for nothing."""
 
 
 class Hunk(msgspec.Struct):
@@ -54,6 +60,11 @@ class Hunk(msgspec.Struct):
         """The lines that must be there."""
         return [line for sign, line in self.rows if sign != "+"]
 
+    @property
+    def new(self) -> list[str]:
+        """The lines that shall be there."""
+        return [line for sign, line in self.rows if sign != "-"]
+
 
 class FilePatch(msgspec.Struct):
     """What becomes of one file. text: the whole of an added one. move: its new path, "" where it stays."""
@@ -69,14 +80,20 @@ def parse_patch(text: str) -> list[FilePatch]:
     """The files of a patch, each once. Raises ToolError that names the line that is wrong."""
     if len(text) > MAX_PATCH:
         raise ToolError(f"the patch has {len(text)} characters; the limit is {MAX_PATCH} (MAX_PATCH)")
-    lines = to_lf(text).strip("\n").split("\n")
-    if lines[0].strip() != _BEGIN:
-        raise _wrong(1, f"a patch begins with {_BEGIN!r}")
-    if lines[-1].strip() != _END:
-        raise _wrong(len(lines), f"a patch ends with {_END!r}")
+    lines = to_lf(text).split("\n")
+    first, last = _envelope(lines)
     files: list[FilePatch] = []
-    for number, line in enumerate(lines[1:-1], 2):
-        if found := _FILE.fullmatch(line.rstrip()):
+    blank = 0
+    for number, line in enumerate(lines[first + 1 : last], first + 2):
+        if not line:
+            blank += 1
+            continue
+        found = _FILE.fullmatch(line.rstrip())
+        if files and not found and not line.startswith(("@@", _MOVE)):  # else they only stood between parts
+            for before in range(number - blank, number):
+                _take(files[-1], "", before)
+        blank = 0
+        if found:
             files.append(FilePatch(found[1], found[2].strip()))  # type: ignore[arg-type]
             if len(files) > MAX_FILES:
                 raise _wrong(number, f"a patch may change {MAX_FILES} files (MAX_FILES)")
@@ -84,8 +101,21 @@ def parse_patch(text: str) -> list[FilePatch]:
             raise _wrong(number, "expected '*** Add File: ', '*** Delete File: ' or '*** Update File: '")
         else:
             _take(files[-1], line, number)
-    _refuse_odd(files, len(lines))
+    _refuse_odd(files, last + 1)
     return files
+
+
+def _envelope(lines: list[str]) -> tuple[int, int]:
+    """Where the first and the last line of the patch itself stand."""
+    first, last = 0, len(lines) - 1
+    while first < last and _OPENS.fullmatch(lines[first].strip()):
+        first += 1
+    while first < last and _CLOSES.fullmatch(lines[last].strip()):
+        last -= 1
+    for at, mark, verb in ((first, _BEGIN, "begins"), (last, _END, "ends")):
+        if lines[at].strip().removesuffix(" ***") != mark:
+            raise _wrong(at + 1, f"a patch {verb} with the line {mark!r}, not with {cut(lines[at], 80)!r}")
+    return first, last
 
 
 def _take(file: FilePatch, line: str, number: int) -> None:
@@ -100,7 +130,7 @@ def _take(file: FilePatch, line: str, number: int) -> None:
     elif line.startswith(_MOVE) and not file.hunks and not file.move:
         file.move = line.removeprefix(_MOVE).strip()
     elif line.startswith("@@"):
-        anchor = line[2:].strip()
+        anchor = "" if _RANGES.fullmatch(line[2:].strip()) else line[2:].strip().removesuffix("@@").rstrip()
         if file.hunks and not file.hunks[-1].rows:
             file.hunks[-1].start += [anchor] if anchor else []
         else:
@@ -123,7 +153,7 @@ def _refuse_odd(files: list[FilePatch], lines: int) -> None:
         raise ToolError(f"{twice} is named twice; give one section for each file. Nothing was changed")
     for file in files:
         for hunk in file.hunks:
-            if all(sign == " " for sign, _ in hunk.rows):
+            if hunk.old == hunk.new:
                 raise _wrong(hunk.line, "this hunk changes nothing")
         if file.kind == "Update" and not file.hunks and not file.move:
             raise ToolError(f"the section for {file.path} changes nothing. Nothing was changed")
@@ -140,52 +170,72 @@ def patched(path: str, file: Decoded, hunks: list[Hunk]) -> bytes:
         starts.append(starts[-1] + len(line) + 1)
     spans, at = [], 0
     for hunk in hunks:
-        at = _after_anchors(path, lines, hunk, at)
         place = _place(path, lines, hunk, at)
-        spans.append(_span(hunk, lines, starts, place, ended))
-        at = place + len(hunk.old)
+        last = max(n for n, (sign, _) in enumerate(hunk.rows) if sign != " ")
+        body = Hunk(hunk.line, rows=hunk.rows[: last + 1])  # the next hunk may begin with what this one ends with
+        spans.append(_span(body, lines, starts, place, ended))
+        at = place + len(body.old)
     return apply(path, file, spans)
 
 
-def _after_anchors(path: str, lines: list[str], hunk: Hunk, at: int) -> int:
-    """The line behind the `@@` lines; they are looked for one after the other, from `at` on."""
-    for anchor in hunk.start:
-        found = next((n for n in range(at, len(lines)) if lines[n].strip() == anchor), None)
-        if found is None:
-            found = next((n for n in range(at, len(lines)) if anchor in lines[n]), None)
-        if found is None:
+def _starts(path: str, lines: list[str], hunk: Hunk, at: int) -> list[int]:
+    """The lines behind the `@@` lines, from `at` on: the first wherever it stands, each further at its next place."""
+    starts = [at]
+    for depth, anchor in enumerate(hunk.start):
+        rest = range(at, len(lines))
+        found = [n for n in rest if lines[n].strip() == anchor] or [n for n in rest if anchor in lines[n]]
+        if depth:
+            found = _nexts(found, starts)
+        if not found:
             raise _wrong(hunk.line, f"no line like '@@ {cut(anchor, 200)}' is in {path} from line {at + 1} on")
         # The anchor itself may be the hunk's first line of context.
-        at = found if hunk.old and hunk.old[0].strip() == lines[found].strip() else found + 1
-    return at
+        starts = [n if hunk.old and hunk.old[0].strip() == lines[n].strip() else n + 1 for n in found]
+    return starts
+
+
+def _nexts(places: list[int], starts: list[int]) -> list[int]:
+    """The first of the places behind each of the starts."""
+    behind = {bisect_left(places, start) for start in starts}
+    return [places[index] for index in sorted(behind) if index < len(places)]
 
 
 def _place(path: str, lines: list[str], hunk: Hunk, at: int) -> int:
     """The line at which the hunk's old lines stand. Exactly, else but for blanks at the ends of lines."""
-    count = len(hunk.old)
-    if not count:
-        return at if hunk.start else len(lines)
-    exact, bare = (lines, hunk.old), ([line.rstrip() for line in lines], [line.rstrip() for line in hunk.old])
-    for there, old in (exact, bare):
-        found = [n for n in range(at, len(lines) - count + 1) if there[n] == old[0] and there[n : n + count] == old]
-        if hunk.last:
-            found = [n for n in found if n + count == len(lines)]
-        if len(found) == 1 or (found and hunk.start):
-            return found[0]
-        if found:
-            where = ", ".join(str(n + 1) for n in found[:10])
-            raise _wrong(
-                hunk.line, f"the hunk fits {path} at lines {where}; give more context, or an @@ line before it"
-            )
-    raise _wrong(hunk.line, f"the hunk does not fit {path} from line {at + 1} on{_nearest(lines, hunk)}")
+    starts = _starts(path, lines, hunk, at)
+    found = _fits(lines, hunk, at)
+    if hunk.start:
+        found = _nexts(found, starts)
+    if not hunk.old:
+        found = starts if hunk.start and not hunk.last else [len(lines)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        where = ", ".join(str(n + 1) for n in found[:10])
+        raise _wrong(hunk.line, f"the hunk fits {path} at lines {where}; give more context, or an @@ line before it")
+    said = f"the hunk does not fit {path} " + ("at its end" if hunk.last else f"from line {min(starts) + 1} on")
+    if before := _fits(lines, hunk, 0):
+        said += f"; it fits at line {before[0] + 1}, but hunks come in the order of the file"
+    raise _wrong(hunk.line, said, _nearest(lines, hunk))
+
+
+def _fits(lines: list[str], hunk: Hunk, at: int) -> list[int]:
+    """Where the hunk's old lines stand, from a line on."""
+    old, count = hunk.old, len(hunk.old)
+    for bare in (False, True) if count else ():
+        if bare:
+            lines, old = [line.rstrip() for line in lines], [line.rstrip() for line in old]
+        found = [n for n in range(at, len(lines) - count + 1) if lines[n] == old[0] and lines[n : n + count] == old]
+        if found := [n for n in found if not hunk.last or n + count == len(lines)]:
+            return found
+    return []
 
 
 def _nearest(lines: list[str], hunk: Hunk) -> str:
-    near = nearest("\n".join(lines), "\n".join(hunk.old))
-    if near is None:
-        return ""
-    rows = "\n".join(f"{near[0] + n:>6}| {cut(line, 200)}" for n, line in enumerate(near[1]))
-    return clean(f". Nearest text:\n{rows}")
+    text, old = "\n".join(lines), "\n".join(hunk.old)
+    near = nearest(text, old)
+    rows = [f"{near[0] + n:>6}| {cut(line, 200)}" for n, line in enumerate(near[1])] if near else []
+    why = "" if old in text else reason(text, old, "\n".join(hunk.new))
+    return clean("".join([f". {why}".rstrip(". "), *([".\nNearest text:\n", "\n".join(rows)] if rows else [])]))
 
 
 def _span(hunk: Hunk, lines: list[str], starts: list[int], place: int, ended: bool) -> Span:
@@ -202,5 +252,5 @@ def _span(hunk: Hunk, lines: list[str], starts: list[int], place: int, ended: bo
     return Span(starts[place] - 1, "", "\n" + new[:-1]) if place else Span(0, "", new)
 
 
-def _wrong(line: int, what: str) -> ToolError:
-    return ToolError(f"line {line} of the patch: {what}. Nothing was changed")
+def _wrong(line: int, what: str, more: str = "") -> ToolError:
+    return ToolError(f"line {line} of the patch: {what}. Nothing was changed{more}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
+
+_UNEXPANDED = re.compile(r"~$|~[^/]*/|\$(?:HOME|\{HOME\})(?:/|$)")
 
 MAX_PATH = 4096
 """Characters of a path."""
@@ -17,13 +20,13 @@ def relative_path(path: str, roots: Iterable[Path]) -> str:
     `.` is the root itself; `..` stays as it is. Raises ValueError saying what is wrong.
     """
     if not path:
-        raise ValueError("the path is empty")
+        raise ValueError("the path is empty; `.` is the workspace itself")
     if "\0" in path:
         raise ValueError("a path cannot hold a NUL character")
     if len(path) > MAX_PATH:
         raise ValueError(f"{len(path)} characters are more than a path may have ({MAX_PATH}, MAX_PATH)")
-    if path.startswith("~"):
-        raise ValueError("`~` is not expanded here; give a path inside the workspace")
+    if _UNEXPANDED.match(path):
+        raise ValueError("`~` and $HOME are not expanded here; give a path inside the workspace")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:

@@ -18,6 +18,7 @@ from .base import Output, Tool
 from .define import tool
 from .encoding import Decoded, decode
 from .opened import File
+from .picture import MAX_SIDE, media_type_of, pixels_of
 from .seen import Seen
 from .text import clean_output, shown, size_of
 from .tree import missing
@@ -53,7 +54,7 @@ def read_tool(workspace: Workspace, seen: Seen) -> Tool:
         except ToolError as error:
             raise missing(workspace, path, error) from None
         output = _picture(file) or _lines(file, offset, limit)
-        seen.saw(file.path, file.sha256)
+        seen.restore(output.details)
         return output
 
     return read
@@ -66,23 +67,21 @@ def _picture(file: File) -> Output | None:
     if len(file.data) > MAX_IMAGE_BYTES:
         raise ToolError(
             f"{shown(file.path)} is a picture of {size_of(len(file.data))}; "
-            f"the limit is {size_of(MAX_IMAGE_BYTES)} (MAX_IMAGE_BYTES)"
+            f"the limit is {size_of(MAX_IMAGE_BYTES)} (MAX_IMAGE_BYTES). Make a smaller one with a command"
         )
-    notice = Text(f"[{shown(file.path)}: {media_type}, {size_of(len(file.data))}]")
+    pixels = pixels_of(file.data, media_type)
+    if pixels is None:
+        raise ToolError(
+            f"{shown(file.path)} is a broken picture ({media_type}, {size_of(len(file.data))}), or a part of one"
+        )
+    width, height = pixels
+    if max(pixels) > MAX_SIDE:
+        raise ToolError(
+            f"{shown(file.path)} is a picture of {width} x {height} pixels; the limit is {MAX_SIDE} (MAX_SIDE). "
+            "Make a smaller one with a command"
+        )
+    notice = Text(f"[{shown(file.path)}: {media_type}, {width} x {height} pixels, {size_of(len(file.data))}]")
     return Output((notice, Image(media_type, base64.b64encode(file.data).decode())), _details(file))
-
-
-def media_type_of(data: bytes) -> str | None:
-    """The type of a picture that models take, by its first bytes."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "image/webp"
-    return None
 
 
 def _lines(file: File, offset: int, limit: int) -> Output:
@@ -135,13 +134,15 @@ def _notices(decoded: Decoded, text: str, span: tuple[int, int, int], cut: list[
         notices.append(f"[Showing lines {first}-{last} of {total}.]")
     if cut:
         numbers = ", ".join(map(str, cut[:10])) + (f" and {len(cut) - 10} more" if len(cut) > 10 else "")
-        notices.append(f"[Only the first {MAX_LINE} characters are shown of lines {numbers}.]")
+        how = "grep shows what is around its match, a command (cut -c) any part"
+        notices.append(f"[Only the first {MAX_LINE} characters are shown of lines {numbers}. Of such a line {how}.]")
     if decoded.damaged:
         notices.append("[Some bytes are not valid UTF-8; they are shown as \ufffd.]")
     elif clean_output(text) != text:
         notices.append("[Control characters in this text are not shown.]")
     if not text.strip():
-        notices.append(f"[The {last - first + 1} lines shown are blank.]")
+        count = last - first + 1
+        notices.append(f"[The {count} lines shown are blank.]" if count > 1 else "[The 1 line shown is blank.]")
     return notices
 
 

@@ -16,10 +16,10 @@ import msgspec
 from latchstep.core.message import clean
 from latchstep.errors import ToolError
 
-from .change import reader_marks, reader_notice
+from .change import numbered_copy, reader_marks, reader_notice
 from .diff import nearest, unified
 from .encoding import Decoded, Span, splice, to_lf
-from .text import cut
+from .text import clean_output, cut
 from .tolerant import LOOKALIKES, nearly
 
 MAX_OLD = 1_000_000
@@ -31,6 +31,7 @@ MAX_COMPARED = 2_000_000
 MAX_HINT = 4000
 """Characters of what is shown when nothing matches."""
 
+_UNSEEN = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufe0f\ufeff]")
 _LOOKALIKES = {**LOOKALIKES, **str.maketrans("–—−", "---")}
 
 
@@ -82,8 +83,12 @@ def _found(path: str, file: Decoded, change: Change) -> tuple[list[Span], str]:
         raise ToolError("old is empty; give the text to replace, or use write for a whole file")
     if old == new:
         raise ToolError("old and new are the same; there is nothing to change")
-    if (notice := reader_notice(new)) and notice not in text:
-        raise ToolError(f"new holds the notice {notice!r}, which a reader adds and no file has. Nothing was changed")
+    notice = reader_notice(new)
+    if marks := f"the notice {notice!r}" if notice and notice not in text else numbered_copy(new, text):
+        raise ToolError(
+            f"new holds {marks}, which a reader adds and no file has. Nothing was changed; "
+            "if it is really meant, use write with verbatim"
+        )
     places = _places(text, old, change.all)
     unended = not text.endswith("\n") and text.endswith(old[:-1])
     if not places and len(old) > 1 and old[-1] == new[-1:] == "\n" and unended:
@@ -123,10 +128,8 @@ def apply(path: str, file: Decoded, spans: list[Span]) -> bytes:
     _verify(text, spans, raw)
     try:
         return file.encode(raw)
-    except UnicodeEncodeError as error:
-        raise ToolError(
-            f"{path} is written in {file.encoding}, which has no {error.object[error.start]!r}; nothing was changed"
-        ) from error
+    except ValueError as error:
+        raise ToolError(f"{path} {error}; nothing was changed") from error
 
 
 def _fit(text: str, file: Decoded) -> str:
@@ -179,10 +182,11 @@ def _verify(text: str, spans: list[Span], raw: str) -> None:
 
 def _why_not(path: str, text: str, old: str, new: str) -> str:
     text = text[:MAX_COMPARED]
-    head = f"old was not found in {path}. Nothing was changed. {_reason(text, old, new)}".rstrip()
+    why = reason(text, old, new)
+    head = f"old was not found in {path}. Nothing was changed. {why}".rstrip()
     near = nearest(text, old)
     if near is None:
-        return head + " No line of the file is like it."
+        return head if why else head + " No line of the file is like it."
     number, lines = near
     rows = [f"{number + index:>6}| {cut(line, 200)}" for index, line in enumerate(lines)]
     span = f"line {number}" if len(lines) == 1 else f"lines {number}-{number + len(lines) - 1}"
@@ -191,9 +195,18 @@ def _why_not(path: str, text: str, old: str, new: str) -> str:
     return clean(f"{head}\n{cut(hint, MAX_HINT)}")
 
 
-def _reason(text: str, old: str, new: str) -> str:
+def reason(text: str, old: str, new: str) -> str:
+    """What the file has in place of a text that is not in it, in words; "" where that cannot be told."""
     if marks := reader_marks(old):
         return f"It holds {marks}, which are no part of the file."
+    if (shown := clean_output(old)).strip() and shown in clean_output(text):
+        return (
+            "The same text is there with control characters, escape sequences or damaged bytes in it, which are not "
+            "shown: take the text beside them, or change them by a command."
+        )
+    if (shown := _UNSEEN.sub("", old)).strip() and shown in _UNSEEN.sub("", text):
+        which = sorted({f"U+{ord(c):04X}" for c in _UNSEEN.findall(text + old)})
+        return f"The same text is there but for characters that cannot be seen ({', '.join(which[:5])})."
     if _squeezed(old) and _squeezed(old) in _squeezed(text):
         return "The same words are there, but blanks differ: compare indentation, tabs and blanks at line ends."
     if _folded(old) in _folded(text):

@@ -139,6 +139,9 @@ def plan(shadow: Shadow, present: Taken, tree: str) -> Plan:
                 creations.append(step)
                 if not step.folder:
                     shadow.objects.read(step.then[1])
+        for path, why in then.left_out.items():
+            if path not in now.left_out and not _stands(root, path):  # nobody can tell whether it was changed before
+                left.setdefault(path, f"it is gone, and was not kept: {why}")
     finally:
         os.close(root)
     removals.sort(key=lambda step: step.path.count("/"), reverse=True)  # what is in a folder before it
@@ -232,6 +235,8 @@ def restore(shadow: Shadow, wanted: Plan) -> list[tuple[str, str]]:
         for step in wanted.steps:
             try:
                 _do(root, shadow.objects, step, step.path in wanted.private or f"{step.path}/" in wanted.private)
+            except FileExistsError:
+                failed.append((step.path, "something is there that no snapshot holds, or that was changed meanwhile"))
             except OSError as error:
                 failed.append((step.path, error.strerror or str(error)))
         for path in touched:

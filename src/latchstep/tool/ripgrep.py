@@ -11,7 +11,10 @@ import os
 import shlex
 import shutil
 from base64 import b64decode
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -23,12 +26,13 @@ from latchstep.errors import ToolError
 from .base import Output, Tool
 from .capture import Capture
 from .define import tool
+from .encoding import decode
 from .grep import MAX_CHARACTERS, MAX_SECONDS, around
-from .ignore import alternatives
+from .ignore import Rule, alternatives, glob_rules, literal
 from .regex import MAX_PATTERN
 from .spawner import Finished, Spawner
 from .text import clean_output, shown
-from .tree import missing
+from .tree import above, missing
 from .workspace import Workspace
 
 MAX_OUTPUT = 32 * 1024 * 1024
@@ -36,8 +40,12 @@ MAX_OUTPUT = 32 * 1024 * 1024
 MAX_SAID = 4000
 """Characters of its complaints that are read."""
 
-_RULES = "--no-config --hidden --no-require-git --no-ignore-global --no-ignore-exclude --no-ignore-dot --glob '!.git'"
-"""What is searched is what `grep.py` searches: hidden files too, without `.git` and what `.gitignore` leaves out."""
+_RULES = (
+    "--no-config --hidden --no-require-git --no-ignore-global --no-ignore-exclude --no-ignore-dot --no-ignore-parent "
+    "--crlf --glob '!.git'"
+)
+"""What is searched is what `grep.py` searches: hidden files too, without `.git` and what `.gitignore` leaves out. Those
+above the workspace do not count, nor does a `\\r` at a line's end."""
 
 
 class _Text(msgspec.Struct):
@@ -46,8 +54,21 @@ class _Text(msgspec.Struct):
     text: str | None = None
     bytes: str | None = None
 
+    @property
+    def path(self) -> str:
+        return self.text if self.text is not None else os.fsdecode(b64decode(self.bytes or ""))
+
     def __str__(self) -> str:
-        return self.text if self.text is not None else b64decode(self.bytes or "").decode("utf-8", "replace")
+        if self.text is not None:
+            return self.text
+        data = b64decode(self.bytes or "")
+        decoded = decode(data)
+        return decoded.raw if decoded is not None else data.decode("utf-8", "replace")
+
+    def characters(self, start: int) -> int:
+        """How many characters so many bytes are."""
+        data = self.text.encode() if self.text is not None else b64decode(self.bytes or "")
+        return len(data[:start].decode("utf-8", "replace"))
 
 
 class _Span(msgspec.Struct):
@@ -81,7 +102,9 @@ def ripgrep_tool(workspace: Workspace, spawner: Spawner, program: str) -> Tool:
 
     @tool(effect="read")
     async def grep(
-        pattern: Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN, description="Regular expression (Rust's)")],
+        pattern: Annotated[
+            str, Meta(min_length=1, max_length=MAX_PATTERN, description="Regular expression (Rust's: no look-around)")
+        ],
         path: Annotated[str, "File or folder to search"] = ".",
         *,
         glob: Annotated[str | None, "Only files like this: *.py, src/**/*.{ts,tsx}"] = None,
@@ -90,25 +113,33 @@ def ripgrep_tool(workspace: Workspace, spawner: Spawner, program: str) -> Tool:
         context: Annotated[int, Meta(ge=0, le=20, description="Lines shown before and after a match")] = 0,
         limit: Annotated[int, Meta(ge=1, le=1000, description="Matching lines to show")] = 100,
     ) -> Output:
-        """Search files line by line. Gives `path:line: text`. Skips binary files and what .gitignore leaves out."""
+        """Search files line by line. Gives `path:line: text`.
+
+        Skips what .gitignore leaves out, and files with a NUL byte (binary ones) that `path` does not name.
+        """
         try:
             top, place = workspace.locate(path)
-            if workspace.kind(path) != "file":
-                place = workspace.locate(workspace.scan(path)[0] or ".")[1]
+            apart = workspace.kind(path) == "file"
+            if not apart:
+                real, _, apart = above(workspace, path)
+                place = workspace.locate(real or ".")[1]
         except ToolError as error:
             raise missing(workspace, path, error) from None
         words = ["--json"]  # each further option costs time, so none is given that changes nothing
         words += ["-C", str(context)] if context else []
         words += ["-i"] if ignore_case else []
         words += ["-U", "--multiline-dotall"] if multiline else []
-        where = ["-e", pattern, "--", "./" if place == "." else f"./{place}"]
+        # Else from the top, so that each `.gitignore` on the way counts.
+        apart = apart or "\n" in place or ".git" in place.split("/")
+        where = ["-e", pattern, "--", f"./{place}" if apart and place != "." else "./"]
         search = _Search(spawner, top or str(workspace.root), program, limit)
-        wanted = _wanted(glob, place)
+        wanted = _wanted(glob, place) + ([] if apart or place == "." else _within(place))
         ended = await search.run([*words, *where], wanted)
         if search.full:
             ended = await search.run([*words, "--sort", "path", *where], wanted)
         said = await search.complaints([*words, *where], wanted) if ended is not None and ended.exit_status == 2 else ""
-        return _report(search, ended, said, context, top)
+        is_wanted = partial(_is_wanted, glob_rules(glob or ""), place)
+        return _report(search, ended, said, context, top, is_wanted=is_wanted)
 
     return grep
 
@@ -169,18 +200,38 @@ def _wanted(glob: str | None, place: str) -> list[str]:
     rules = ["*", "!*/"]
     for one in alternatives(glob):
         one = one + "**" if one.endswith("/") else one
-        rules.append("!" + (f"/{place}/{one.lstrip('/')}" if "/" in one and place != "." else one))
+        below = "/".join(map(literal, place.split("/")))
+        rules.append("!" + (f"/{below}/{one.lstrip('/')}" if "/" in one and place != "." else one))
     return rules
 
 
-def _report(search: _Search, ended: Finished | None, said: str, context: int, top: str) -> Output:
-    rows = _read(search)
+def _within(place: str) -> list[str]:
+    """Ignore rules that leave one folder alone to be searched."""
+    parts = list(map(literal, place.split("/")))
+    above = ["/".join(["", *parts[:end]]) for end in range(len(parts) + 1)]
+    return [rule for outer, inner in pairwise(above) for rule in (f"{outer}/*", f"!{inner}/")]
+
+
+def _is_wanted(rules: Sequence[Rule], place: str, path: str) -> bool:
+    """Whether a file is one that was asked for: a `.gitignore` that takes a file back outweighs the rules above."""
+    if path == place:
+        return True
+    below = path if place == "." else path.removeprefix(f"{place}/")
+    if place != "." and below == path:
+        return False
+    return not rules or any(rule.matches(below.split("/"), False) for rule in rules)
+
+
+def _report(
+    search: _Search, ended: Finished | None, said: str, context: int, top: str, *, is_wanted: Callable[[str], bool]
+) -> Output:
+    rows = _read(search, is_wanted)
     notes: list[str] = []
     if ended is not None and ended.exit_status not in (0, 1) and not rows:
         if ended.timed_out:
             notes.append(f"stopped: {MAX_SECONDS:g} seconds had passed (MAX_SECONDS)")
         else:
-            raise ToolError(said.removeprefix("rg: ").strip() or f"ripgrep failed: {ended.exit_status or ended.signal}")
+            raise ToolError(_advised(said) or f"ripgrep failed: {ended.exit_status or ended.signal}")
     elif said.strip():
         notes.append(f"{len(said.strip().splitlines())} files or folders could not be read")
     shown_rows, matches, files = _show(rows, search.limit, context, f"{top}/" if top else "")
@@ -194,35 +245,45 @@ def _report(search: _Search, ended: Finished | None, said: str, context: int, to
     return Output(text, {"matches": matches, "files": files})
 
 
-def _read(search: _Search) -> list[_Row]:
-    """The rows, in the order of paths."""
+def _advised(said: str) -> str:
+    """Its complaint about a pattern, without advice that cannot be followed here."""
+    said, _, advice = said.removeprefix("rg: ").strip().partition("\n\nConsider enabling")
+    return said + ("\nSet multiline to true to match across lines." if "multiline" in advice else "")
+
+
+def _read(search: _Search, is_wanted: Callable[[str], bool]) -> list[_Row]:
+    """The rows that were asked for, in the order of paths."""
     rows = []
     for line in bytes(search.data).split(b"\n"):
         with suppress(msgspec.DecodeError):  # its summary, and the end of what was stopped
             rows.append(_ROWS.decode(line))
-    rows.sort(key=lambda row: str(row.data.path))  # stable: within a file they come in order
-    return [row for row in rows if row.type in ("match", "context")]
+    rows = [row for row in rows if row.type in ("match", "context")]
+    wanted = {path: is_wanted(path.removeprefix("./")) for path in {row.data.path.path for row in rows}}
+    rows = [row for row in rows if wanted[row.data.path.path]]
+    return sorted(rows, key=lambda row: row.data.path.path)  # stable: within a file they come in order
 
 
 def _show(rows: list[_Row], limit: int, context: int, before: str) -> tuple[list[str], int, int]:
     """The rows as the tool shows them; how many lines matched, in how many files."""
     out: list[str] = []
-    matches, characters, last = 0, 0, ("", 0)
+    matches, characters, last, around_until = 0, 0, ("", 0), ("", 0)
     files = set()
     for row in rows:
-        name = before + str(row.data.path).removeprefix("./")
-        number = row.data.line_number or 0
-        if row.type == "match":
-            if matches == limit:
-                break
+        name, number = before + row.data.path.path.removeprefix("./"), row.data.line_number or 0
+        lines = str(row.data.lines).rstrip("\n").split("\n")
+        if matches == limit and (name != around_until[0] or number > around_until[1]):
+            break
+        hit = row.type == "match" and matches < limit
+        if hit:
             matches += 1
             files.add(name)
+            around_until = (name, number + len(lines) - 1 + context)
         if context and out and last != (name, number - 1):
             out.append("--")
-        sign = ":" if row.type == "match" else "-"
-        start = row.data.submatches[0].start if row.data.submatches else 0
-        for offset, line in enumerate(str(row.data.lines).rstrip("\n").split("\n")):
-            text = around(clean_output(line.rstrip("\r")), start if not offset else None)
+        sign = ":" if hit else "-"
+        start = row.data.lines.characters(row.data.submatches[0].start) if row.data.submatches else 0
+        for offset, line in enumerate(lines):
+            text = around(clean_output(line.rstrip("\r").replace("\r", " ")), start if not offset else None)
             out.append(f"{shown(name)}{sign}{number + offset}{sign} {text}")
             characters += len(out[-1]) + 1
             last = (name, number + offset)

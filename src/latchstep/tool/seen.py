@@ -1,7 +1,8 @@
 """What the model knows of each file: the hash of the bytes it was last shown or wrote.
 
 Pure memory, rebuilt after a resume from the `details` of recorded results: a tool that reads or writes a
-file puts `{"path": …, "sha256": …}` there, a writing one also `"replaced"`, the hash before (null: no file).
+file puts `{"path": …, "sha256": …}` there, a writing one also `"replaced"`, the hash before (null: no file), one that
+shows a part of it `"from"`, `"to"` and `"lines"`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,30 @@ class Seen:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
+        self._partly: dict[str, int] = {}
         self._replaced: dict[tuple[str, str], str | None] = {}
 
-    def saw(self, path: str, sha256: str) -> None:
+    def saw(self, path: str, sha256: str, first: int = 1, last: int = 0, lines: int = 0) -> None:
+        """The model was shown the lines from first to last of so many; of a picture, the whole."""
+        known = self._known.get(path)
+        whole = known == sha256 and path not in self._partly
+        upto = self._partly.pop(path, 0) if known == sha256 else 0
+        self._partly.pop(path, None)
+        upto = max(upto, last) if first <= upto + 1 else upto
+        if upto < lines and not whole:
+            remember(self._partly, path, upto, MAX_KNOWN)
         remember(self._known, path, sha256, MAX_KNOWN)
 
     def know(self, files: dict[str, str]) -> None:
         """Take over what the model last saw of these files: path -> SHA-256."""
         self._known.update(files)
+
+    def moved(self, path: str, new: str) -> None:
+        """What is known of a file goes with it."""
+        if (sha256 := self._known.pop(path, None)) is not None:
+            self._known[new] = sha256
+        if (lines := self._partly.pop(path, None)) is not None:
+            self._partly[new] = lines
 
     def wrote(self, path: str, replaced: str | None, sha256: str) -> None:
         """One of our own writes took the file from one hash (None: it was missing) to another.
@@ -35,11 +52,17 @@ class Seen:
         """
         if replaced is None or self._known.get(path) == replaced:
             remember(self._known, path, sha256, MAX_KNOWN)
+        if replaced is None:
+            self._partly.pop(path, None)
         if replaced != sha256:
             remember(self._replaced, (path, sha256), replaced, MAX_KNOWN)
 
     def get(self, path: str) -> str | None:
         return self._known.get(path)
+
+    def partly(self, path: str) -> int | None:
+        """How many lines of a file, from the first on, the model was shown; None where it was shown all."""
+        return self._partly.get(path)
 
     def is_own(self, path: str, current: str | None, base: str | None) -> bool:
         """True where only writes of our own lead from the bytes `base` to the bytes `current`."""
@@ -59,4 +82,5 @@ class Seen:
                 if "replaced" in file:
                     self.wrote(path, file["replaced"], sha256)
                 else:
-                    self.saw(path, sha256)
+                    part = [file.get(name) for name in ("from", "to", "lines")]
+                    self.saw(path, sha256, *(part if all(isinstance(number, int) for number in part) else ()))

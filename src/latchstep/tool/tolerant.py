@@ -1,16 +1,21 @@
-"""A text that is nearly in a file: with other quotes, with no-break blanks, or indented otherwise.
+"""A text that is nearly in a file: with other quotes or blanks, in another Unicode form, or indented otherwise.
 
 Pure. Only a match that is the only one of its kind counts; the file's own characters stay where nothing is changed.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 
 from .encoding import Span, common
 
 LOOKALIKES = str.maketrans("‘’‚‛“”„‟\u00a0\u2007\u2009\u202f", "''''\"\"\"\"    ")
 """Each stands for one character, so that places are the same before and after."""
+
+Rule = Callable[[str], str | None]
+"""How a given line becomes one of the file; None where it cannot."""
+RuleOf = Callable[[list[str], list[str]], Rule | None]
 
 _WIDTHS = (2, 3, 4, 8)
 """Blanks that one tab may stand for."""
@@ -19,7 +24,15 @@ _WIDTHS = (2, 3, 4, 8)
 def nearly(text: str, old: str, new: str) -> tuple[Span, str] | None:
     """The one place that `old` can mean, what would be put there, and what differs, in words; None where there is
     none, or more than one."""
-    return _lookalike(text, old, new) or _indented(text, old, new)
+    if found := _lookalike(text, old, new) or _other_form(text, old, new):
+        return found
+    for bare, rule_of, note in (
+        (lambda line: line.rstrip(" \t"), _as_given, "blanks at line ends differed from the file's"),
+        (lambda line: line.lstrip(" \t"), _rule, "the indentation differed from the file's, which was followed"),
+    ):
+        if change := _by_lines(text, (old, new), bare, rule_of):
+            return change, note
+    return None
 
 
 def _lookalike(text: str, old: str, new: str) -> tuple[Span, str] | None:
@@ -34,19 +47,30 @@ def _lookalike(text: str, old: str, new: str) -> tuple[Span, str] | None:
     return Span(start, there, kept), "quotes or no-break blanks differed from the file's, which were kept"
 
 
-def _indented(text: str, old: str, new: str) -> tuple[Span, str] | None:
-    """Whole lines that differ in indentation alone, by the same rule on every line, which the new lines follow."""
+def _other_form(text: str, old: str, new: str) -> tuple[Span, str] | None:
+    """The same text composed or decomposed, as the file has it: é as one character, or as two."""
+    for form in ("NFC", "NFD"):
+        sought = unicodedata.normalize(form, old)
+        if sought != old and text.count(sought) == 1:
+            put = unicodedata.normalize(form, new)
+            return Span(text.find(sought), sought, put), f"the file's Unicode form ({form}) was followed"
+    return None
+
+
+def _by_lines(text: str, change: tuple[str, str], bare_of: Callable[[str], str], rule_of: RuleOf) -> Span | None:
+    """Whole lines that differ in some blanks alone, by the same rule on every line, which the new lines follow."""
+    old, new = change
     sought = old.removesuffix("\n").split("\n")
     lines = text.split("\n")
     if not any(line.strip() for line in sought):
         return None
-    bare = [line.lstrip(" \t") for line in sought]
-    places = [at for at in _places(lines, bare) if _rule(lines[at : at + len(bare)], sought) is not None]
+    bare, stripped = [bare_of(line) for line in sought], [bare_of(line) for line in lines]
+    places = [at for at in _places(stripped, bare) if rule_of(lines[at : at + len(bare)], sought) is not None]
     if len(places) != 1:
         return None
     at = places[0]
     ours = lines[at : at + len(bare)]
-    rule = _rule(ours, sought)
+    rule = rule_of(ours, sought)
     assert rule is not None
     wanted = new.removesuffix("\n").split("\n")
     head = _same(sought, wanted)
@@ -58,8 +82,7 @@ def _indented(text: str, old: str, new: str) -> tuple[Span, str] | None:
     start = sum(len(line) + 1 for line in lines[:at])
     end = "\n" if old.endswith("\n") and at + len(bare) < len(lines) else ""
     put = "\n".join([*ours[:head], *made, *ours[len(ours) - tail :]]) if new else ""
-    change = Span(start, "\n".join(ours) + end, put + (end if new.endswith("\n") else ""))
-    return change, "the indentation differed from the file's, which was followed"
+    return Span(start, "\n".join(ours) + end, put + (end if new.endswith("\n") else ""))
 
 
 def _same(left: list[str], right: list[str]) -> int:
@@ -67,17 +90,20 @@ def _same(left: list[str], right: list[str]) -> int:
     return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
-def _places(lines: list[str], bare: list[str]) -> list[int]:
-    """Where lines stand one after another, their indentation aside."""
-    stripped = [line.lstrip(" \t") for line in lines]
+def _places(lines: list[str], sought: list[str]) -> list[int]:
+    """Where lines stand one after another."""
     return [
         at
-        for at, line in enumerate(stripped[: len(stripped) - len(bare) + 1])
-        if line == bare[0] and stripped[at : at + len(bare)] == bare
+        for at, line in enumerate(lines[: len(lines) - len(sought) + 1])
+        if line == sought[0] and lines[at : at + len(sought)] == sought
     ]
 
 
-def _rule(there: list[str], given: list[str]) -> Callable[[str], str | None] | None:
+def _as_given(there: list[str], given: list[str]) -> Rule:
+    return lambda line: line
+
+
+def _rule(there: list[str], given: list[str]) -> Rule | None:
     """How each given line becomes the file's: one lead exchanged for another, or blanks for tabs. None: by no rule."""
     pairs = [(_lead(a), _lead(b)) for a, b in zip(there, given, strict=True) if b.strip()]
     ours, theirs = pairs[0]

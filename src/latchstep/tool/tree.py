@@ -12,9 +12,9 @@ from latchstep.errors import ToolError
 
 from .encoding import decode
 from .ignore import Rules, ignored, parse_rules
-from .opened import Entry
+from .opened import Entry, is_missing
 from .text import shown
-from .workspace import Workspace, is_missing
+from .workspace import Workspace
 
 MAX_DEPTH = 64
 """Folders below the start that are entered at most."""
@@ -36,16 +36,24 @@ def walk(
     workspace: Workspace, start: str, passed: PassedOver, depth: int = MAX_DEPTH
 ) -> Iterator[tuple[str, Entry, int]]:
     """(real path, entry, level from 1) of all below a folder, each folder before its content."""
+    real, rules, _ = above(workspace, start)
+    yield from _walk(workspace, real, rules, (1, min(depth, MAX_DEPTH)), passed)
+
+
+def above(workspace: Workspace, start: str) -> tuple[str, Rules, bool]:
+    """A folder's real path, the rules in force for what is in it, and whether rules leave the folder itself out: then
+    none of them is in force, since whoever names an ignored folder wants to see into it."""
     real = workspace.scan(start)[0]
     top = workspace.locate(start)[0]
     parts = tuple(real.split("/")) if real else ()
     rules: Rules = ()
+    left_out = False
     for count in range(len(top.split("/")) if top else 0, len(parts)):
         folder = "/".join(parts[:count])
         rules = _with_rules(workspace, folder, workspace.scan(folder or ".")[1], rules)
         if ignored(rules, parts[: count + 1], True):
-            rules = ()  # whoever names an ignored folder wants to see into it
-    yield from _walk(workspace, real, rules, (1, min(depth, MAX_DEPTH)), passed)
+            rules, left_out = (), True
+    return real, rules, left_out
 
 
 def _walk(

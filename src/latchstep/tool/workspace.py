@@ -8,7 +8,6 @@ Writes replace a file whole or not at all.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import stat
@@ -21,7 +20,7 @@ from typing import TypeVar
 from latchstep.errors import DefinitionError, ToolError
 
 from . import beneath
-from .opened import MAX_FILE_BYTES, Entry, File, Kind, contents_of, entries_of, too_large
+from .opened import MAX_FILE_BYTES, Entry, File, Kind, Missing, contents_of, entries_of, outside, refusal, too_large
 from .path import is_protected, is_under, relative_path
 from .roots import Extra, Root, refuse_unfit
 from .text import cut, shown
@@ -103,7 +102,7 @@ class Workspace:
         try:
             with self._open(path, beneath.O_PATH) as (fd, _):
                 mode = os.fstat(fd).st_mode
-        except _Missing:
+        except Missing:
             return None
         return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
 
@@ -115,13 +114,15 @@ class Workspace:
         try:
             with self._parent(path) as (parent, name, real):
                 return self._target(parent, name, real, path)[1]
-        except _Missing:
+        except Missing:
             self.place(path)
             return None
 
     def place(self, path: str) -> str:
         """The real path that a write would go to, also where its folders are still missing."""
         name, relative = self.locate(path)
+        if path.endswith("/"):
+            raise ToolError(f"{shown(path)} names a folder, not a file")
         parts = relative.split("/")
         for end in range(len(parts), 0, -1):
             if end < len(parts) and parts[end - 1] == "..":
@@ -129,32 +130,33 @@ class Workspace:
             try:
                 with self._parent(_joined(name, "/".join(parts[:end]))) as (_, last, real):
                     place = "/".join(part for part in (real, last, *parts[end:]) if part)
-            except _Missing:
+            except Missing:
                 continue
             self._refuse_protected(place, path)
             return place
-        raise _Missing(f"{shown(path)} does not exist")
+        raise Missing(f"{shown(path)} does not exist")
 
     def update(
         self,
         path: str,
         make: Callable[[str, File | None], bytes],
         note: Callable[[File, File | None], None] = lambda file, present: None,
+        *,
+        mode: int | None = None,
     ) -> tuple[File, File | None]:
         """Write a file whole: the new one and the one it replaced, if any. Missing folders are made.
 
         make is given the real path and the present file, or None; it returns the new bytes or raises to refuse.
         note is given what is returned. Both are called under the path's lock, so that no update of ours is lost.
         Mode and owner are kept; a link stays and its target is replaced. Whatever fails, the old bytes stay.
+        mode: that of a new file, less the umask.
         """
         place = self.place(path)
         with self._lock(place):
-            folder = place.rpartition("/")[0]
-            if folder and self.kind(folder) is None:
+            if self.lacking(place):
                 make(place, None)  # may refuse, before folders are made for it
-                self._attempt(path, partial(self._make_folders, folder, path))
-            with self._parent(path) as (parent, name, real):
-                file, present = self._put(parent, name, real, path, make)
+            with self._folders(place, path), self._parent(path) as (parent, name, real):
+                file, present = self._put(parent, name, real, path, make, mode)
             note(file, present)
             return file, present
 
@@ -164,7 +166,7 @@ class Workspace:
         with self._lock(place), self._parent(place) as (parent, name, real):
             status, present = self._target(parent, name, real, path)
             if present is None:
-                raise _Missing(f"{shown(path)} does not exist")
+                raise Missing(f"{shown(path)} does not exist")
             if present.sha256 != sha256:
                 raise ToolError(f"{shown(path)} was changed by someone else just now; read it again")
 
@@ -182,9 +184,12 @@ class Workspace:
         place, target = self.place(path), self.place(new)
         if self.locate(place)[0] != self.locate(target)[0]:
             raise ToolError(f"{shown(new)} lies in another folder than {shown(path)}; write it there, delete it here")
-        if folder := target.rpartition("/")[0]:
-            self._attempt(new, partial(self._make_folders, folder, new))
-        with self._lock(place), self._parent(place) as (parent, name, real), self._parent(target) as (other, called, _):
+        with (
+            self._lock(place),
+            self._folders(target, new),
+            self._parent(place) as (parent, name, real),
+            self._parent(target) as (other, called, _),
+        ):
             status, present = self._target(parent, name, real, path)
             if present is None or present.sha256 != sha256:
                 raise ToolError(f"{shown(path)} was changed by someone else just now; read it again")
@@ -209,7 +214,7 @@ class Workspace:
         try:
             return root, relative_path(path, (root.path,) if root.name else self._spellings)
         except ValueError as error:
-            raise ToolError(f"{shown(cut(path, 200))}: {error}") from None
+            raise ToolError(f"{shown(cut(path, 200))}: {error}".removeprefix(": ")) from None
 
     @contextlib.contextmanager
     def _open(self, path: str, flags: int) -> Iterator[tuple[int, str]]:
@@ -238,18 +243,7 @@ class Workspace:
             return act()
         except OSError as error:
             self.refuse_gone(root)
-            match error.errno:
-                case errno.ENOENT:
-                    raise _Missing(f"{shown(path)} does not exist") from error
-                case errno.EXDEV:
-                    raise _outside(path, root) from error
-                case errno.ELOOP:
-                    raise ToolError(f"{shown(path)}: too many links, or one that must not be followed") from error
-                case errno.ENOTDIR:
-                    raise ToolError(f"{shown(path)}: something on the way is not a folder") from error
-                case errno.ENXIO | errno.ENODEV:
-                    raise ToolError(f"{shown(path)} is not a regular file") from error
-            raise ToolError(f"{shown(path)} could not be opened: {error.strerror}") from error
+            raise refusal(path, _called(root), error) from error
 
     def refuse_gone(self, *roots: Root) -> None:
         """Raises ToolError where one of these (by default of all) was removed or moved, or another took its place."""
@@ -276,15 +270,15 @@ class Workspace:
 
     # Writing
 
-    def _put(
-        self, parent: int, name: str, real: str, path: str, make: Callable[[str, File | None], bytes]
+    def _put(  # noqa: PLR0917 (of `update` alone)
+        self, parent: int, name: str, real: str, path: str, make: Callable[[str, File | None], bytes], mode: int | None
     ) -> tuple[File, File | None]:
         status, present = self._target(parent, name, real, path)
         data = make(_joined(real, name), present)
         if len(data) > MAX_FILE_BYTES:
             raise ToolError(f"{shown(path)}: {too_large(len(data), MAX_FILE_BYTES)}")
         try:
-            beneath.replace(parent, name, data, status, self._ways)
+            beneath.replace(parent, name, data, status, self._ways, mode=mode if present is None else None)
         except beneath.NotDurable as error:
             raise ToolError(f"{shown(path)} was written, but may be lost in a power cut ({error.strerror})") from error
         except FileExistsError as error:
@@ -302,7 +296,7 @@ class Workspace:
         root, relative = self._find(path)
         for _ in range(beneath.MAX_LINKS):
             folder, _, name = relative.rpartition("/")
-            if name in ("", ".", ".."):
+            if name in ("", ".", "..") or path.endswith("/"):
                 raise ToolError(f"{shown(path)} names a folder, not a file")
             with self._open(_joined(root.name, folder) or ".", os.O_RDONLY | os.O_DIRECTORY) as (fd, real):
                 name = self._attempt(path, partial(beneath.spelled, fd, name))
@@ -312,32 +306,40 @@ class Workspace:
                     yield fd, name, real
                     return
             if target.startswith("/"):
-                raise _outside(path, root)
+                raise outside(path, _called(root))
             _, relative = self._find(followed := _joined(real, target))
             if self.kind(followed) is None:
                 raise ToolError(f"{shown(path)} is a link to something that does not exist; no file is made through it")
         raise ToolError(f"{shown(path)}: more than {beneath.MAX_LINKS} links (MAX_LINKS)")
 
-    def _make_folders(self, folder: str, path: str) -> None:
-        """Make what is missing of a real folder, one name at a time, each in the descriptor of the one before."""
-        root, relative = self._find(folder)
-        parts = relative.split("/")
-        for end in range(1, len(parts) + 1):
-            so_far = "/".join(parts[:end])
-            try:
-                os.close(self._opened(root, so_far, os.O_RDONLY | os.O_DIRECTORY))
-            except FileNotFoundError:
-                self._refuse_protected(self.place(_joined(root.name, so_far)), path)
-                above = self._opened(root, "/".join(parts[: end - 1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(parts[end - 1], dir_fd=above)
-                        made = os.open(parts[end - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
-                        beneath.give_to_owner(made, above)
-                        os.close(made)
-                    os.fsync(above)
-                finally:
-                    os.close(above)
+    def lacking(self, place: str) -> list[str]:
+        """The folders of a real path that do not exist, the outermost first."""
+        top, relative = self.locate(place)
+        parts, found = relative.split("/")[:-1], list[str]()
+        while parts and self.kind(folder := _joined(top, "/".join(parts))) is None:
+            found.insert(0, folder)
+            parts.pop()
+        return found
+
+    def remove_empty(self, folders: Sequence[str]) -> None:
+        """Remove those of these folders that hold nothing, the last first."""
+        for folder in reversed(folders):
+            with contextlib.suppress(ToolError, OSError), self._parent(folder) as (above, name, _):
+                os.rmdir(name, dir_fd=above)
+
+    @contextlib.contextmanager
+    def _folders(self, place: str, path: str) -> Iterator[None]:
+        """With what was lacking of a real path's folders; it goes again where nothing comes of it."""
+        lacking = self.lacking(place)
+        try:
+            for folder in lacking:
+                self._refuse_protected(self.place(folder), path)
+                with self._parent(folder) as (above, name, _):
+                    self._attempt(path, partial(beneath.make_folder, above, name))
+            yield
+        except BaseException:
+            self.remove_empty(lacking)
+            raise
 
     def _target(self, parent: int, name: str, real: str, path: str) -> tuple[os.stat_result | None, File | None]:
         """The file that stands at a name of an open folder, fit to be replaced; (None, None) where none does."""
@@ -352,10 +354,12 @@ class Workspace:
             status = os.fstat(fd)
             data, sha256 = self._attempt(path, partial(contents_of, fd, path, MAX_FILE_BYTES))
             if status.st_nlink > 1:
-                raise ToolError(f"{shown(path)} is hard-linked, so it may be a file elsewhere as well; not written")
+                raise ToolError(
+                    f"{shown(path)} is hard-linked, maybe to a file elsewhere; put a copy in its place first"
+                )
             if not os.access(name, os.W_OK, dir_fd=parent):
                 raise ToolError(f"{shown(path)} is read-only; not written")
-            return status, File(_joined(real, name), data, sha256)
+            return status, File(_joined(real, name), data, sha256, stat.S_IMODE(status.st_mode))
         finally:
             os.close(fd)
 
@@ -377,21 +381,8 @@ class Workspace:
             yield
 
 
-class _Missing(ToolError):
-    """Nothing is at the path. A class of its own so that it can be told from other refusals."""
-
-
-def is_missing(error: ToolError) -> bool:
-    """Whether a refusal only says that nothing is there."""
-    return isinstance(error, _Missing)
-
-
 def _joined(folder: str, name: str) -> str:
     return "/".join(part for part in (folder, name) if part)
-
-
-def _outside(path: str, root: Root) -> ToolError:
-    return ToolError(f"{shown(path)} leads out of the {_called(root)}")
 
 
 def _called(root: Root) -> str:

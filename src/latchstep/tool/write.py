@@ -35,7 +35,7 @@ def write_tool(workspace: Workspace, seen: Seen) -> Tool:
         context: Context,
         verbatim: Annotated[bool, "Allow text that looks like copied reader output (line numbers, notices)"] = False,
     ) -> Output:
-        """Make a file, or replace one that was read before. To change a part of a file, use edit."""
+        """Make a file, or replace one that was read before, to its end. To change a part of a file, use edit."""
 
         def make(real: str, present: File | None) -> bytes:
             refuse_stale(real, present, context.found, seen)
@@ -61,6 +61,11 @@ def _new_bytes(path: str, content: str, verbatim: bool, present: File | None, se
             f"the content holds {marks}, which a reader adds and no file has. Nothing was written. "
             "Send the text itself, all of it; if this is really meant, set verbatim to true"
         )
+    if present is not None and (upto := seen.partly(present.path)) is not None:
+        raise ToolError(
+            f"only a part of {shown(path)} was read, and all of it would be replaced; "
+            f"read it from offset={upto + 1} on first, or use edit"
+        )
     decoded = decode(present.data) if present is not None else None
     try:
         if decoded is None or not present or not present.data:
@@ -68,8 +73,5 @@ def _new_bytes(path: str, content: str, verbatim: bool, present: File | None, se
         text = content.removeprefix("\ufeff") if decoded.mark else content
         end = line_end(decoded.raw)
         return decoded.encode(to_lf(text).replace("\n", end) if end != "\n" else text)
-    except UnicodeEncodeError as error:
-        encoding = decoded.encoding if decoded else "utf-8"
-        raise ToolError(
-            f"{shown(path)} is written in {encoding}, which has no {error.object[error.start]!r}; nothing was written"
-        ) from error
+    except ValueError as error:
+        raise ToolError(f"{shown(path)} {error}; nothing was written") from error
