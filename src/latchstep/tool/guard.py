@@ -35,6 +35,9 @@ last one on: what it is to write (see `sandbox.bubblewrap`)."""
 OURS = 1
 """Time of last change (seconds) of what a sandbox put somewhere, by which another one knows it."""
 
+WORKER_ENDS = 1.0
+"""Seconds in which the worker ends everything where the owner is gone, before it is killed itself."""
+
 LAST_WATCH = """
 read -r _
 before=once
@@ -114,13 +117,23 @@ def main(token: bytes, lock_path: bytes) -> None:
     for fd in ends_of(guard_reads):
         poll.register(fd, select.POLLIN)
     poll.poll()
-    os.kill(worker, signal.SIGKILL)
+    let_end(worker, guard_reads)
     proctable.end_everything(token, 0.0, watch)
     if watch:
         os.kill(watch, signal.SIGKILL)
         proctable.end_everything(token, 0.0)  # without the watch, no child left is proof that nothing is
     remove(plan, placed)
     os._exit(0)
+
+
+def let_end(worker: int, end: int) -> None:
+    """Return when the worker is gone. It ends everything where the owner is gone, as we do: killed at once, and we in
+    the same blow, nobody would. One that was stopped goes on; one that does not end is killed."""
+    os.kill(worker, signal.SIGCONT)
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    if not poll.poll(int(WORKER_ENDS * 1000)):
+        os.kill(worker, signal.SIGKILL)
 
 
 def keep_descriptors(last: int) -> None:

@@ -352,10 +352,6 @@ def families(level: Level, net: str) -> frozenset[int]:
     return frozenset({seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK} if net == "host" else ())
 
 
-def _kernel() -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
-
-
 def plan(sandbox: Sandbox) -> dict[str, Any]:
     """What the spawner's program is told (see `guard`).
 
@@ -390,7 +386,8 @@ def plan(sandbox: Sandbox) -> dict[str, Any]:
     if not program:
         raise DefinitionError("bwrap is not installed (package bubblewrap)")
     files = {f"{shown.home}/.gitconfig": told["identity"]} if len(Path(shown.home).parts) > 1 else {}
-    if as_root and _kernel() >= PER_NAMESPACE:  # before that, it would be the whole machine's
+    kernel = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    if as_root and kernel >= PER_NAMESPACE:  # before that, it would be the whole machine's
         files[PID_MAX] = b"%d" % RLIMITS["NPROC"]
     return {
         **told,
