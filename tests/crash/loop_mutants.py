@@ -129,7 +129,7 @@ LOOP: dict[str, tuple[str, str, str, str]] = {
         "    started = [_intent(session, entry, contexts[entry.call.id]) for entry in entries]\n"
         "    started += [_intent(session, e, call_context(session, e)) for e in later if e.call.name in "
         "session.kit.tools]\n",
-        "session/test_barrier.py",
+        "session/test_barrier.py::test_a_group_of_reads_before_a_write_is_covered_by_its_one_barrier",
     ),
     "the ending is shown before it is on disk": (
         "session/session.py",
@@ -159,7 +159,7 @@ LOOP: dict[str, tuple[str, str, str, str]] = {
         "session/said.py",
         "note=note))\n    await session.sync()\n",
         "note=note))\n",
-        "session/test_approval.py",
+        "session/test_barrier.py::test_an_answer_is_on_disk_before_it_is_acknowledged",
     ),
     "a prompt is not synced": (
         "session/session.py",
@@ -179,7 +179,7 @@ LOOP: dict[str, tuple[str, str, str, str]] = {
         "        self._write(events)\n        if self.hub.busy:\n            for event in events:\n"
         "                self.hub.publish(event)\n",
         "        for event in events:\n            self.hub.publish(event)\n        self._write(events)\n",
-        "session/test_lockstep.py::test_each_event_is_on_record_before_the_caller_sees_it",
+        "session/test_journal_fails.py::test_an_append_that_fails_ends_the_run",
     ),
     "written while a barrier is under way": (
         "session/session.py",
@@ -198,7 +198,7 @@ LOOP: dict[str, tuple[str, str, str, str]] = {
         "session/session.py",
         "        self._poison = error\n        self._interrupt()\n",
         "        self._poison = error\n",
-        "session/test_journal_fails.py::test_a_poisoned_journal_leaves_no_tool_running",
+        "session/test_journal_fails.py::test_a_failing_steer_is_not_acknowledged_and_ends_a_run_that_waits",
     ),
     "a barrier may take for ever": (
         "journal/file.py",

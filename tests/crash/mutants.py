@@ -202,7 +202,7 @@ _JOURNAL: dict[str, tuple[str, str, str, str]] = {
         "frame.py",
         'if tail[1] == b"%08x" % crc32(raw):',
         "if True:",
-        "journal/test_frame.py::TestFindAcknowledged",
+        "journal/test_frame.py::TestFindAcknowledged::test_a_bad_line_proves_nothing",
     ),
     "verification begins at the snapshot only": (
         "reader.py",
@@ -213,8 +213,8 @@ _JOURNAL: dict[str, tuple[str, str, str, str]] = {
     "a snapshot is not verified": (
         "reader.py",
         "        for line in walk(blocks(disk, handle, start), cursor):\n            return before, line\n",
-        '        return before, next(blocks(disk, handle, start)).split(b"\\n")[0]\n',
-        "journal/test_file_journal.py::TestLive",
+        '        return before, b"".join(blocks(disk, handle, start)).split(b"\\n")[0]\n',
+        "crash/test_crash_rot.py::test_a_snapshot_that_claims_another_place_hides_nothing",
     ),
     "no lock": (
         "disk.py",
@@ -232,20 +232,20 @@ _JOURNAL: dict[str, tuple[str, str, str, str]] = {
         "file.py",
         "self._head, self._synced + 1, self._crc",
         "self._head, self._head + 1, self._crc",
-        "journal/test_file_journal.py::TestSync",
+        "journal/test_file_journal.py::TestSync::test_a_barrier_covers_no_line_written_after_it_began",
     ),
     "a fork re-encodes": (
         "store.py",
         "body(line) if n else",
         "msgspec.json.encode(msgspec.json.decode(line))[1:-1] if n else",
-        "journal/test_store.py::TestFork",
+        "journal/test_store.py::TestFork::test_bytes_are_copied_not_understood",
     ),
     "a fork is not verified first": (
         "store.py",
         "        for _ in self._lines(source, cursor):\n            pass\n        if not 0",
         "        for _ in self._lines(source, cursor):\n            if cursor.n > seq:\n                break\n"
         "        if not 0",
-        "journal/test_store.py::TestFork",
+        "journal/test_store.py::TestFork::test_the_whole_source_is_verified_first",
     ),
 }
 
