@@ -174,6 +174,12 @@ _JOURNAL: dict[str, tuple[str, str, str, str]] = {
         "        if self._synced < target:",
         "journal/test_file_journal.py::TestSync::test_callers_share_a_barrier_only_if_it_covers_them",
     ),
+    "a file that another program changed is written on": (
+        "file.py",
+        "            if not barrier.size <= barrier.found <= self._size:\n",
+        "            if False:\n",
+        "journal/test_file_journal.py::TestSync::test_a_file_that_another_program_changed_takes_nothing_more",
+    ),
     "later lines only at newlines": (
         "frame.py",
         "for head in HEAD.finditer(segment):",
