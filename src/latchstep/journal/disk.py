@@ -117,6 +117,10 @@ class OsDisk:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{error.strerror} (files there cannot be locked, which a session needs)"
+            ) from None
         return True
 
     def close(self, handle: int) -> None:

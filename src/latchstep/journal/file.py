@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,20 +102,22 @@ class FileJournal:
         """Start a session: the directory and what is missing above it, and `header` as line 0.
 
         The header is durable at the first `sync`, like any line. A journal whose own line 0 was never written
-        whole is set aside and begun again. Raises JournalError if a session is there, JournalLocked,
-        JournalPoisoned.
+        whole is set aside and begun again. What cannot be begun leaves no new folder. Raises JournalError if a session
+        is there, JournalLocked, JournalPoisoned.
         """
         disk = disk or OsDisk()
         if (size := len(encode_event(header))) > MAX_HEADER - 100:
             raise JournalError(f"the header has {size} bytes; MAX_HEADER allows {MAX_HEADER - 100}")
         path = directory / JOURNAL
         lock = handle = -1
+        there, ours = _is_there(disk, directory), False
         try:
             ensure_directory(disk, directory)
             lock = _take_lock(disk, directory)
             torn = None
             try:
                 handle = disk.open(path, "create")
+                ours = True
             except FileExistsError:
                 handle = disk.open(path, "append")
                 if read_header(disk, handle, path) is not None:
@@ -124,6 +127,8 @@ class FileJournal:
             disk.sync_directory(directory)
             journal.append([header])
         except BaseException as error:
+            if not there and isinstance(error, OSError | JournalPoisoned):
+                _unmake(disk, directory, ours)
             _close_all(disk, handle, lock)
             if isinstance(error, OSError):
                 raise JournalError(f"{directory} cannot be made a session: {error.strerror}") from error
@@ -287,6 +292,9 @@ class FileJournal:
         if barrier.error is None:
             del self._unsynced[: barrier.head - self._synced]
             self._synced, self._synced_size = barrier.head, barrier.size
+            if not barrier.size <= barrier.found <= self._size:
+                sizes = f"it has {barrier.found} bytes where {barrier.size} were written"
+                self._poison = self._poison or (f"{self._path}: another program changed the file: {sizes}", ())
             return
         withdrawn, first = self._unsynced, self._synced + 1
         self._unsynced, self._head, self._size = [], self._synced, self._synced_size
@@ -357,6 +365,25 @@ def _set_aside(disk: Disk, directory: Path, handle: int, cursor: Cursor) -> Torn
     disk.sync_directory(directory)
     disk.truncate(handle, cursor.offset)
     return Torn(cursor.n, cursor.offset, size, cursor.flaw, kept)
+
+
+def _is_there(disk: Disk, directory: Path) -> bool:
+    try:
+        return directory.name in disk.names(directory.parent)
+    except OSError:
+        return False
+
+
+def _unmake(disk: Disk, directory: Path, ours: bool) -> None:
+    """Remove the folder of a session that could not be begun, its journal where that is ours. Where something else lies
+    in it, or the disk refuses, it stays."""
+    with suppress(OSError):
+        if ours:
+            disk.unlink(directory / JOURNAL)
+        if (names := disk.names(directory)) in ([], [LOCK]):
+            for name in names:
+                disk.unlink(directory / name)
+            disk.remove_directory(directory)
 
 
 def _torn_name(n: int, number: int) -> str:
