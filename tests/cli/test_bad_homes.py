@@ -80,9 +80,9 @@ def test_a_folder_that_may_not_be_used_is_named(home: Home, mode: int) -> None:
 
 @pytest.fixture
 def small(home: Home) -> Iterator[Home]:
-    """Its state lies on a file system of its own, of 64 KiB."""
+    """Its state lies on a file system of its own, of 68 KiB."""
     home.state.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(home.state)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=68k", "tmpfs", str(home.state)]
     try:
         subprocess.run(mount, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

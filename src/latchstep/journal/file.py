@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from latchstep.errors import JournalDamaged, JournalError, JournalLocked, Journa
 
 from .barrier import Barrier, Syncer
 from .blob import BLOBS, digest_of, keep_blob
-from .disk import Disk, OsDisk, ensure_directory, write_all
+from .disk import Disk, OsDisk, ensure_directory, is_there, remove_bare, write_all
 from .frame import MAX_LINE, Cursor, checksum, frame, walk
 from .reader import (
     JOURNAL,
@@ -110,7 +109,7 @@ class FileJournal:
             raise JournalError(f"the header has {size} bytes; MAX_HEADER allows {MAX_HEADER - 100}")
         path = directory / JOURNAL
         lock = handle = -1
-        there, ours = _is_there(disk, directory), False
+        there, ours = is_there(disk, directory), False
         try:
             ensure_directory(disk, directory)
             lock = _take_lock(disk, directory)
@@ -128,7 +127,7 @@ class FileJournal:
             journal.append([header])
         except BaseException as error:
             if not there and isinstance(error, OSError | JournalPoisoned):
-                _unmake(disk, directory, ours)
+                remove_bare(disk, directory, {LOCK, JOURNAL} if ours else {LOCK})
             _close_all(disk, handle, lock)
             if isinstance(error, OSError):
                 raise JournalError(f"{directory} cannot be made a session: {error.strerror}") from error
@@ -365,25 +364,6 @@ def _set_aside(disk: Disk, directory: Path, handle: int, cursor: Cursor) -> Torn
     disk.sync_directory(directory)
     disk.truncate(handle, cursor.offset)
     return Torn(cursor.n, cursor.offset, size, cursor.flaw, kept)
-
-
-def _is_there(disk: Disk, directory: Path) -> bool:
-    try:
-        return directory.name in disk.names(directory.parent)
-    except OSError:
-        return False
-
-
-def _unmake(disk: Disk, directory: Path, ours: bool) -> None:
-    """Remove the folder of a session that could not be begun, its journal where that is ours. Where something else lies
-    in it, or the disk refuses, it stays."""
-    with suppress(OSError):
-        if ours:
-            disk.unlink(directory / JOURNAL)
-        if (names := disk.names(directory)) in ([], [LOCK]):
-            for name in names:
-                disk.unlink(directory / name)
-            disk.remove_directory(directory)
 
 
 def _torn_name(n: int, number: int) -> str:
