@@ -87,15 +87,15 @@ class Store:
     def open(self, session_id: str) -> FileJournal:
         """The session's writer. Errors as `FileJournal.open`, and SessionError, also for a folder that was copied or
         renamed: two writers would go on under one id, with the same idempotency keys."""
-        journal = FileJournal.open(self.directory(session_id), disk=self._disk)
-        header = next(journal.read())
-        if isinstance(header, SessionCreated) and header.session_id != session_id:
-            journal.close()
+        directory = self.directory(session_id)
+        with reading(self._disk, directory) as handle:
+            header = read_header(self._disk, handle, directory / JOURNAL)
+        if header is not None and header.session_id != session_id:
             raise SessionError(
                 f"the folder is named {session_id}, but its journal belongs to {header.session_id}; rename it back, or "
                 f"make a session of its own of it: latchstep fork --session {session_id}"
             )
-        return journal
+        return FileJournal.open(directory, disk=self._disk)
 
     def directory(self, session_id: str) -> Path:
         """Where the session with exactly this id lies. SessionError if there is none."""
