@@ -176,8 +176,8 @@ _JOURNAL: dict[str, tuple[str, str, str, str]] = {
     ),
     "a file that another program changed is written on": (
         "file.py",
-        "            if not barrier.size <= barrier.found <= self._size:\n",
-        "            if False:\n",
+        "        if barrier.error is None and barrier.size <= barrier.found <= self._size:\n",
+        "        if barrier.error is None:\n",
         "journal/test_file_journal.py::TestSync::test_a_file_that_another_program_changed_takes_nothing_more",
     ),
     "later lines only at newlines": (

@@ -181,21 +181,6 @@ class TestSync:
             sync(journal)
         journal.close()
 
-
-class SlowDisk(SimDisk):
-    """A file's sync waits until it is let go; one release is one sync."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.started = threading.Event()
-        self.may_end = threading.Semaphore(0)
-
-    def sync(self, handle: int) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            self.started.set()
-            assert self.may_end.acquire(timeout=10)
-        super().sync(handle)
-
     @pytest.mark.parametrize("change", ["cut", "added"])
     def test_a_file_that_another_program_changed_takes_nothing_more(self, tmp_path: Path, change: str) -> None:
         path = tmp_path / "s" / "journal.jsonl"
@@ -215,6 +200,21 @@ class SlowDisk(SimDisk):
             with pytest.raises(JournalPoisoned, match="another program changed the file"):
                 journal.append([clock(4)])
         assert path.read_bytes().startswith(changed), "nothing of it is cut off"
+
+
+class SlowDisk(SimDisk):
+    """A file's sync waits until it is let go; one release is one sync."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = threading.Event()
+        self.may_end = threading.Semaphore(0)
+
+    def sync(self, handle: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.started.set()
+            assert self.may_end.acquire(timeout=10)
+        super().sync(handle)
 
 
 class TestOpen:

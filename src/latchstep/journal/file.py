@@ -288,12 +288,15 @@ class FileJournal:
         if barrier is None or not barrier.done:
             return
         self._barrier = None
-        if barrier.error is None:
+        if barrier.error is None and barrier.size <= barrier.found <= self._size:
             del self._unsynced[: barrier.head - self._synced]
             self._synced, self._synced_size = barrier.head, barrier.size
-            if not barrier.size <= barrier.found <= self._size:
-                sizes = f"it has {barrier.found} bytes where {barrier.size} were written"
-                self._poison = self._poison or (f"{self._path}: another program changed the file: {sizes}", ())
+            return
+        if barrier.error is None:  # nothing is cut off: what of it is ours nobody knows
+            unsure, shown = _named(self._unsynced, self._synced + 1)
+            sizes = f"it has {barrier.found} bytes where {barrier.size} were written"
+            text = f"{self._path}: another program changed the file: {sizes}; perhaps lost: {shown}"
+            self._poison = self._poison or (text, unsure)
             return
         withdrawn, first = self._unsynced, self._synced + 1
         self._unsynced, self._head, self._size = [], self._synced, self._synced_size
