@@ -24,7 +24,7 @@ bench: $(VENV)/dev
 	$(BIN)/python -m bench
 
 crash: $(VENV)/dev
-	CRASH=full $(BIN)/python -m pytest tests/crash
+	CRASH=full $(BIN)/python -m pytest -n auto --dist worksteal tests/crash
 	$(BIN)/python -m bench.opening 2000
 	$(BIN)/python -m tests.crash.mutants
 

@@ -80,9 +80,9 @@ def test_a_folder_that_may_not_be_used_is_named(home: Home, mode: int) -> None:
 
 @pytest.fixture
 def small(home: Home) -> Iterator[Home]:
-    """Its state lies on a file system of its own, of 64 KiB."""
+    """Its state lies on a file system of its own, of 68 KiB."""
     home.state.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(home.state)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=68k", "tmpfs", str(home.state)]
     try:
         subprocess.run(mount, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -145,3 +145,36 @@ def test_a_clock_that_was_set_back_changes_labels_only(home: Home) -> None:
     assert [event["n"] for event in events] == list(range(len(events)))
     assert all(event.get("elapsed", 0.0) >= 0 for event in events)
     assert Store(home.state).verify(home.session().name).sound
+
+
+def test_a_session_of_a_later_version_is_not_passed_over(home: Home) -> None:
+    with StrictChat([text_answer("One."), text_answer("Two.")]) as server:
+        assert home.run("run", "first", "--base-url", server.url).status == 0
+        assert home.run("run", "second", "--base-url", server.url).status == 0
+        newest = home.sessions()[-1]
+        path = newest / "journal.jsonl"
+        path.write_bytes(path.read_bytes().replace(b'"session_id"', b'"format":99,"session_id"', 1))
+        refused(home.run("resume", "more"), 5, newest.name, "format 99", "upgrade it")
+    listed = home.run("sessions")
+    assert listed.status == 5
+    assert f"{newest.name}  " in listed.out
+    assert "newer" in listed.out
+    assert "damaged" not in listed.out
+
+
+def test_where_nothing_else_is_found_what_cannot_be_read_is_pointed_to(home: Home) -> None:
+    with StrictChat([text_answer("One.")]) as server:
+        assert home.run("run", "first", "--base-url", server.url).status == 0
+    (home.session() / "journal.jsonl").write_bytes(b"")
+    refused(home.run("resume", "more"), 2, "some cannot be read: latchstep sessions")
+
+
+def test_a_record_that_another_program_changed_is_no_success(home: Home) -> None:
+    with StrictChat([bash("sleep 1"), bash("echo two", "c2"), text_answer("Done.")]) as server:
+        process = home.start("run", "go", "--base-url", server.url, "--mode", "unconfined")
+        wait_for(lambda: server.bodies)
+        wait_for(lambda: any(event["type"] == "tool.started" for event in home.events()))
+        os.truncate(home.session() / "journal.jsonl", 300)
+        done = ended(process)
+    assert done.status == 1, done
+    assert "another program changed the file" in done.out

@@ -279,6 +279,17 @@ def test_what_a_snapshot_does_not_hold_is_named(home: Home) -> None:
     assert not (home.workspace / "own.log").exists(), "ignored files are nobody's business"
 
 
+def test_a_folder_beside_the_workspace_is_said_to_stay_as_it_is(home: Home, tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    ran(home, bash(f"echo x > made; echo y > {beside}/made"), more=("--also-write", str(beside)))
+    done = home.run("rewind", "--turns", "1", "--yes")
+    assert done.status == 0, done
+    assert f"{beside}/  stays as it is" in done.out
+    assert (beside / "made").exists()
+    assert not (home.workspace / "made").exists()
+
+
 def test_a_folder_keeps_the_ignored_files_in_it(home: Home) -> None:
     filled(home)
     (home.workspace / "d").mkdir()

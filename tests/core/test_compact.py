@@ -297,3 +297,16 @@ def test_a_window_is_told_by_the_limits_or_by_an_answer() -> None:
     assert (window(state, rules()), window(state, rules(max_context=5))) == (7, 5)
     state.apply(ev.ModelSwitched(old="a", new="b"))
     assert window(state, rules()) == 0, "another model's"
+
+
+def test_a_picture_leaves_its_place_in_the_summary_and_in_what_is_summarised() -> None:
+    shown = Message("user", (Image("image/png", "aaaa"),), "prompt-1")
+    call = ToolCall("c1", "look")
+    result = ToolResult("c1", "look", (Text("a plot"), Image("image/png", "bbbb")))
+    said_of = said(shown, Message("assistant", (call,)), tool_message(result), *round_of(2, 9))
+    action = Compact("compact-001", 1, "asked", 3)
+    asked = to_summarise(said_of, action, rules())
+    assert "[user] [a picture, which is not kept here]" in asked
+    assert "[result of look: ok] a plot [a picture, which is not kept here]" in asked
+    event = compacted(said_of, action, rules(), "SUMMARY", Completed(blocks=(), stop_reason="stop"))
+    assert Text("<person>\n [a picture, which is not kept here]\n</person>") in event.message.blocks

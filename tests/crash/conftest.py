@@ -35,7 +35,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"| {row} | {tally.cases[row]} | {least} | {tally.cpu[row]:.0f} |")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of `pytest -n` has ended: what it tried counts here."""
+    cases, cpu = getattr(node, "workeroutput", {}).get("tally", ({}, {}))
+    tally.cases.update(cases)
+    tally.cpu.update(cpu)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["tally"] = (dict(tally.cases), dict(tally.cpu))
+        return
     if tally.FULL and session.exitstatus == 0:
         for row, least in tally.ROWS.items():
             if tally.cases[row] < least and session.config.args == ["tests/crash"]:

@@ -221,7 +221,9 @@ class Storm:
         assert sum(event["type"] == "tool.finished" for event in events) == 16
         for call_id, event in results.items():
             if event["outcome"] == "ok" and event["name"] == "bash":
-                assert happened[call_id], f"{call_id} is ok and never happened"
+                ended = (event["details"]["exit"], event["details"]["signal"])
+                assert ended in ((0, ""), (None, "SIGKILL")), f"{call_id} ended with {ended}"
+                assert happened[call_id] or ended[1], f"{call_id} is ok and never happened"  # else its shell was killed
             if event["outcome"] in ("not_started", "rejected", "denied"):
                 assert not happened[call_id], f"{call_id} is {event['outcome']} and happened"
         endings = [event for event in events if event["type"] == "run.finished"]

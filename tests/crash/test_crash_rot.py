@@ -11,7 +11,7 @@ from latchstep.errors import JournalDamaged
 from latchstep.journal.file import FileJournal
 from latchstep.journal.reader import read_journal
 from latchstep.testing.disk import SECTOR, SimDisk
-from tests.crash.crash_kit import FILE, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
+from tests.crash.crash_kit import FILE, HEADER, HOME, event, expected, numbers_b, snapshot, sync, synced_journal, told
 
 from .tally import case, many
 
@@ -63,6 +63,25 @@ def test_two_bits_of_every_byte() -> None:
     assert proven == len(lines) - 1
     for offset, damaged in flips(data):
         assert_not_silent(disk, damaged, wanted, proven, line_of(lines, offset))
+
+
+def test_a_snapshot_that_claims_another_place_hides_nothing() -> None:
+    """An opening reads from the last snapshot on, and must not believe the place that a rotten one claims."""
+    disk = SimDisk()
+    with FileJournal.create(HOME, HEADER, disk=disk) as journal:
+        for group in ([event(1)], [snapshot(2)], [event(3)], [event(4)]):
+            sync(journal)
+            journal.append(group)
+        sync(journal)
+    whole = disk.content(FILE)
+    for claimed in range(3, 10):
+        rotten = whole.replace(b'{"n":2,"b":2,', b'{"n":%d,"b":%d,' % (claimed, claimed))
+        assert rotten != whole
+        case()
+        disk.replace(FILE, rotten)
+        with pytest.raises(JournalDamaged, match="line 2"):
+            FileJournal.open(HOME, disk=disk)
+        assert disk.content(FILE) == rotten
 
 
 def test_each_sector_zeroed() -> None:

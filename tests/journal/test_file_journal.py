@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import json
 import os
 import stat
@@ -179,6 +181,26 @@ class TestSync:
             sync(journal)
         journal.close()
 
+    @pytest.mark.parametrize("change", ["cut", "added"])
+    def test_a_file_that_another_program_changed_takes_nothing_more(self, tmp_path: Path, change: str) -> None:
+        path = tmp_path / "s" / "journal.jsonl"
+        with FileJournal.create(tmp_path / "s", HEADER) as journal:
+            journal.append([clock(1), clock(2)])
+            sync(journal)
+            if change == "cut":
+                os.truncate(path, 100)
+            else:
+                with path.open("ab") as other:
+                    other.write(b"something else")
+            changed = path.read_bytes()
+            journal.append([clock(3)])
+            for _ in range(2):
+                with pytest.raises(JournalPoisoned, match="another program changed the file"):
+                    sync(journal)
+            with pytest.raises(JournalPoisoned, match="another program changed the file"):
+                journal.append([clock(4)])
+        assert path.read_bytes().startswith(changed), "nothing of it is cut off"
+
 
 class SlowDisk(SimDisk):
     """A file's sync waits until it is let go; one release is one sync."""
@@ -196,6 +218,42 @@ class SlowDisk(SimDisk):
 
 
 class TestOpen:
+    @pytest.mark.parametrize("how", ["full", "eio"])
+    def test_what_cannot_be_begun_leaves_no_new_folder(self, how: str) -> None:
+        for after in range(20):
+            disk = SimDisk()
+            disk.make_directory(Path("/sim/kept"))
+            disk.fail(how, after=after)  # type: ignore[arg-type]
+            try:
+                FileJournal.create(Path("/sim/kept/s1"), HEADER, disk=disk).close()
+            except JournalError:
+                assert "s1" not in disk.names(Path("/sim/kept"))
+            else:
+                break
+        assert after > 3
+
+    def test_a_folder_that_was_there_stays_where_nothing_can_be_begun(self) -> None:
+        disk = SimDisk()
+        disk.make_directory(Path("/sim/s1"))
+        disk.fail("full", after=2)
+        with pytest.raises(JournalError):
+            FileJournal.create(Path("/sim/s1"), HEADER, disk=disk)
+        assert disk.names(Path("/sim")) == ["s1"]
+
+    def test_a_file_system_that_cannot_lock_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def flock(handle: int, how: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        FileJournal.create(tmp_path / "old", HEADER).close()
+        monkeypatch.setattr(fcntl, "flock", flock)
+        for action in (
+            lambda: FileJournal.create(tmp_path / "new", HEADER),
+            lambda: FileJournal.open(tmp_path / "old"),
+        ):
+            with pytest.raises(JournalError, match="files there cannot be locked"):
+                action()
+        assert os.listdir(tmp_path) == ["old"]
+
     def test_what_is_not_a_session(self, tmp_path: Path) -> None:
         with pytest.raises(JournalError, match="holds no session"):
             FileJournal.open(tmp_path / "nowhere")

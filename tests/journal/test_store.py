@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from latchstep.core.event import SessionOpened, ToolFinished
+from latchstep.core.event import RunStarted, SessionOpened, ToolFinished
 from latchstep.errors import JournalDamaged, JournalError, JournalLocked, SessionError
 from latchstep.journal.blob import read_blob
 from latchstep.journal.file import FileJournal
@@ -170,6 +171,30 @@ class TestList:
         assert "belongs to moved" in entries["moved-away"].damaged
         assert entries["stray-file"].damaged
 
+    def test_a_session_of_a_later_version_is_still_of_its_folder(self, store: Store) -> None:
+        for time, name in ((1.0, "old"), (2.0, "new")):
+            with store.create(name, time=time, workspace="/w") as journal:
+                sync(journal)
+        path = store.directory("new") / "journal.jsonl"
+        path.write_bytes(path.read_bytes().replace(b'"session_id"', b'"format":9,"session_id"', 1))
+        assert store.last("/w") == "new", "opening it says what is wrong; a silent turn to an older one would not"
+        (entry,) = [entry for entry in store.list() if entry.id == "new"]
+        assert (entry.workspace, entry.created, entry.status) == ("/w", 2.0, "newer")
+        path.write_bytes(path.read_bytes().replace(b'"time":2.0', b'"time":"noon"', 1))
+        (entry,) = [entry for entry in store.list() if entry.id == "new"]
+        assert (entry.workspace, entry.status) == ("", "newer")
+
+    def test_a_copied_folder_is_no_second_session_of_the_same_id(self, store: Store) -> None:
+        with store.create("one", time=1.0) as journal:
+            journal.append([prompt("hi")])
+            sync(journal)
+        shutil.copytree(store.directory("one"), store.sessions / "two")
+        with pytest.raises(SessionError, match=r"belongs to one.*latchstep fork --session two"):
+            store.open("two")
+        store.fork("two", 1, "three", time=2.0)
+        assert store.open("three").head == 1
+        store.open("one").close()
+
 
 def session_with_everything(store: Store) -> tuple[Path, str, str]:
     with store.create("src", time=1.0, workspace="/w", program="p") as journal:
@@ -279,6 +304,16 @@ class TestFork:
 
 
 class TestVerifyAndSalvage:
+    def test_a_missing_system_prompt_is_said_and_no_damage(self, store: Store) -> None:
+        with store.create("src", time=1.0) as journal:
+            system, tools = journal.put_blob(b"system"), journal.put_blob(b"tools")
+            journal.append([RunStarted(model="m", system=system, tools=tools), finished()])
+            sync(journal)
+        assert store.verify("src").missing == ()
+        (store.directory("src") / "blobs" / system).unlink()
+        report = store.verify("src")
+        assert (report.missing, report.sound) == ((system,), True)
+
     def test_sound(self, store: Store) -> None:
         source, _, _ = session_with_everything(store)
         report = store.verify("src")

@@ -405,6 +405,50 @@ def test_a_status_and_its_body(status: int, body: Any, kind: str, said: str) -> 
     assert KEY not in str(error) + repr(error) + repr(error.args)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The input token count (1048577) exceeds the maximum number of tokens allowed (1048576).",
+        "Input is too long for requested model.",
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+        "prompt token count of 130000 exceeds the limit of 128000",
+        "Invalid request: Your request exceeded model token limit: 262144 (requested: 270000)",
+        "invalid params, context window exceeds limit (2013)",
+        "Prompt exceeds max length",
+        "prompt too long; exceeded max context length by 500 tokens",
+        "Range of input length should be [1, 129024]",
+        "Input length 40000 exceeds the maximum length 32768.",
+        "Total tokens of image and text exceed max message tokens",
+        "The number of tokens in the prompt (5000) exceeds the model's maximum (4096)",
+        "the model is loaded with context length of only 4096 tokens, which is not enough",
+        "the number of tokens to keep from the initial prompt is greater than the context length",
+        "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens and 20 `max_new_tokens`",
+        "The conversation is too long, please try again with a shorter one",
+    ],
+)
+def test_b45_a_context_that_is_full_is_known_by_many_words(words: str) -> None:
+    assert answer(["#STATUS 400", {"error": {"message": words}}]).kind == "context_overflow"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "max_tokens: 64001 > 64000, which is the maximum allowed number of output tokens for this model",
+        "max_tokens is too large: 200000. This model supports at most 16384 completion tokens",
+        "messages.1.content.0.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
+        "tools.0.function.description: string too long. Expected a string with maximum length 1024, but got 1025",
+        "This request would exceed your organization's rate limit of 40,000 input tokens per minute",
+        "Unsupported parameter: context_window",
+        "too many images: 101 > 100",
+    ],
+)
+def test_b45_what_no_summary_can_help_is_no_full_context(words: str) -> None:
+    assert answer(["#STATUS 400", {"error": {"message": words}}]).kind != "context_overflow"
+
+
 def test_web_pages_are_said_to_be_such() -> None:
     page = "<!DOCTYPE html><html><body>Sign in</body></html>"
     for script, kind in [

@@ -43,10 +43,10 @@ def test_format_1_verifies_and_folds() -> None:
 
 
 def test_format_1_opens_for_writing(tmp_path: Path) -> None:
-    home = tmp_path / "sessions" / "old"
+    home = tmp_path / "sessions" / "20261130-000000-000001"
     home.mkdir(parents=True)
     shutil.copy(FORMAT_1 / "journal.jsonl", home)
-    with Store(tmp_path).open("old") as journal:
+    with Store(tmp_path).open(home.name) as journal:
         before = journal.head
         journal.append([ev.SessionOpened(epoch=2)])
         assert journal.head == before + 1

@@ -14,7 +14,7 @@ import pytest
 import latchstep as ls
 from latchstep.core import event as ev
 
-from .fakes import Chunks, FakeJournal, call, calling, done, forever, go, session_of, until
+from .fakes import Chunks, FakeJournal, call, calling, done, forever, go, session_of, settled, until
 
 
 def tools_of(log: list[str]) -> list[ls.Tool]:
@@ -110,6 +110,32 @@ def test_a_message_is_on_disk_before_it_is_acknowledged(how: str) -> None:
             message_id = await accepting
             kept = journal.of(ev.MessageAccepted)[-1]
             assert (kept.message_id, kept.source, kept.seq) == (message_id, how, journal.synced)
+
+    go(main())
+
+
+def test_an_answer_is_on_disk_before_it_is_acknowledged() -> None:
+    async def main() -> None:
+        journal = FakeJournal()
+
+        @ls.tool(effect="read")
+        async def look() -> str:
+            return "seen"
+
+        session = session_of(
+            [call("look", "a"), "done"], [look], journal=journal, policy=lambda call, traits: ls.Verdict("ask", "?")
+        )
+        run = session.stream("go").start()
+        await until(lambda: session.questions)
+        journal.hold, journal.held_type = asyncio.Event(), "approval.answered"
+        answering = asyncio.create_task(run.answer("a", "allow"))
+        await until(lambda: "approval.answered" in journal.types())
+        await settled()
+        assert not answering.done()
+        assert "tool.started" not in journal.types()
+        journal.hold.set()
+        await answering
+        assert (await run).status == "completed"
 
     go(main())
 

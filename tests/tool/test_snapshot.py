@@ -96,6 +96,12 @@ def test_the_store_is_ours_alone(shadow: Shadow) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
+def test_a_store_says_whose_files_it_keeps(shadow: Shadow) -> None:
+    fill(shadow.root, a="1")
+    shadow.take()
+    assert (shadow.objects.folder / "description").read_bytes() == os.fsencode(shadow.root) + b"\n"
+
+
 def test_the_same_files_are_the_same_tree_and_nothing_is_written(shadow: Shadow) -> None:
     fill(shadow.root, a="1", b__c="2")
     first = shadow.take()

@@ -61,6 +61,10 @@ def _findings(report: Report) -> list[str]:
         said.append(f"{printable(report.torn)}: never acknowledged; the next opening cuts it off and keeps a copy")
     if report.blobs:
         said.append(f"blobs that are not what their names say: {', '.join(report.blobs)}")
+    if report.missing:
+        said.append(
+            "system prompts or tools of its runs are missing from blobs/: a replay cannot compare what was sent"
+        )
     return said
 
 
@@ -83,6 +87,6 @@ def salvage_session(prefix: str) -> int:
     new_id = new_session_id(now)
     directory, last = store.salvage(session_id, new_id, time=now)
     screen.line(f"session {new_id} · {printable(str(directory))}")
-    screen.line(f"It is a copy of {one_line(session_id, 100)} up to line {last}; the damaged one was not touched.")
+    screen.line(f"It is a copy of {one_line(session_id, 100)} up to line {last}, which was not touched.")
     screen.line(f"To go on: {how_to_go_on(new_id)}")
     return 0

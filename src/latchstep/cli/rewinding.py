@@ -133,6 +133,9 @@ def _go_back(store: Store, source: str, past: Past, seq: int, *, fork: bool, yes
         wanted = plan(shadow, present, files.tree) if files.tree else None
         _announce(screen, source, past, seq, fork)
         _show(screen, files, wanted, seq)
+        for path in past.beside if wanted is not None else ():
+            words = "stays as it is: no snapshot holds what is beside the workspace"
+            screen.line(screen.style(f"  = {one_line(path, 300)}/  {words}", "yellow"))
         _heads(screen, past, seq, shadow.root)
         if not fork and (wanted is None or not wanted.steps):
             screen.line("There is nothing to do.")

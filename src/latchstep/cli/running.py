@@ -124,7 +124,10 @@ def last_session(store: Store, named: str | None, where: Path) -> str:
     """The id of the session that was named, else of the last one of this folder. Raises SessionError."""
     session_id = store.find(typed(named, "--session")) if named is not None else store.last(str(where))
     if session_id is None:
-        others = " (sessions of other folders: latchstep sessions --all)" if store.list() else ""
+        entries = store.list()
+        others = " (sessions of other folders: latchstep sessions --all)" if entries else ""
+        if any(not entry.workspace and entry.damaged for entry in entries):
+            others = " (some cannot be read: latchstep sessions)"
         raise SessionError(
             f"there is no session of {printable(str(where))} yet; begin one with: latchstep run TASK{others}"
         )

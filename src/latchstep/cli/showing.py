@@ -40,7 +40,7 @@ def list_sessions(everywhere: bool) -> int:
     mine = [entry for entry in entries if everywhere or entry.workspace == workspace or not entry.workspace]
     for entry in mine:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last)) if entry.last else " " * 16
-        status = "damaged" if entry.damaged else entry.status
+        status = "damaged" if entry.damaged and entry.status != "newer" else entry.status
         shown = screen.style(status.ljust(11), COLOURS.get(status, "dim"))
         where = f"  {printable(entry.workspace)}" if everywhere else ""
         what = one_line(entry.damaged or entry.prompt, 200 if entry.damaged else 60)
@@ -71,7 +71,7 @@ def show_session(prefix: str, as_json: bool, follow: bool = False, after: int = 
                 story.pass_over(event)
     except JournalError:
         if screen is not None and story is not None and story.began:
-            screen.line(screen.style("here the story ends: what follows does not verify", "red"))
+            screen.line(screen.style("here the story ends: what follows cannot be read", "red"))
         raise
     if story is not None:
         story.end()

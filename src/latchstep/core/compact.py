@@ -12,7 +12,7 @@ import msgspec
 from .action import Compact
 from .chunk import Completed
 from .event import CompactBecause, ContextCompacted, ErrorInfo
-from .message import Message, Text, ToolCall, ToolResult, estimate
+from .message import Image, Message, Text, ToolCall, ToolResult, estimate
 from .plan import plan_text
 from .rules import Rules
 from .state import State
@@ -32,6 +32,9 @@ MAX_SHOWN = 3_000
 
 LEAST_SHOWN = 300
 """Bytes of one message that it is shown at least, while there is room."""
+
+PICTURE = " [a picture, which is not kept here]"
+"""What stands for one in a summary and in what is summarised."""
 
 HARNESS = ("check", "notice", "correction", "summary")
 """How the ids of user messages begin that no person wrote."""
@@ -193,7 +196,10 @@ def _told(message: Message) -> Iterator[str]:
             case ToolCall():
                 yield _clip(f"[call] {block.name} {msgspec.json.encode(block.arguments).decode()}", MAX_SHOWN)
             case ToolResult():
-                yield _clip(f"[result of {block.name}: {block.outcome}] {block.text}", MAX_SHOWN)
+                shown = block.text + PICTURE * any(isinstance(part, Image) for part in block.content)
+                yield _clip(f"[result of {block.name}: {block.outcome}] {shown}", MAX_SHOWN)
+            case Image():
+                yield f"[{message.role}]{PICTURE}"
 
 
 def compacted(state: State, action: Compact, rules: Rules, summary: str, answer: Completed) -> ContextCompacted:
@@ -224,7 +230,8 @@ def _persons(messages: Iterable[Message], most: int) -> list[str]:
         if _is_summary(message):
             said += [block.text for block in message.blocks[1:-1] if isinstance(block, Text)]
         elif message.role == "user" and message.id.partition("-")[0] not in HARNESS:
-            said.append(f"<person>\n{message.text}\n</person>")
+            pictures = PICTURE * sum(isinstance(block, Image) for block in message.blocks)
+            said.append(f"<person>\n{message.text}{pictures}\n</person>")
     kept: list[str] = []
     for text in reversed(said):
         if not (text := _clip(text, most)):

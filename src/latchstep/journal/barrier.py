@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class Barrier:
-    """One fdatasync under way: what it covers, how it ended, who waits for it, on whichever loop."""
+    """One fdatasync under way: what it covers, how it ended and with how many bytes in the file, who waits for it, on
+    whichever loop."""
 
-    __slots__ = ("done", "error", "head", "lock", "size", "waiters")
+    __slots__ = ("done", "error", "found", "head", "lock", "size", "waiters")
 
     def __init__(self, head: int, size: int) -> None:
-        self.head, self.size = head, size
+        self.head, self.size, self.found = head, size, size
         self.done = False
         self.error: Exception | None = None
         self.lock = threading.Lock()
@@ -45,6 +46,7 @@ class Barrier:
         """In the thread."""
         try:
             disk.sync(handle)
+            self.found = disk.size(handle)
         except Exception as error:  # whatever a disk raises, whoever waits must hear of it
             self.error = error
         with self.lock:

@@ -11,6 +11,8 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -117,6 +119,10 @@ class OsDisk:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{error.strerror} (files there cannot be locked, which a session needs)"
+            ) from None
         return True
 
     def close(self, handle: int) -> None:
@@ -170,3 +176,19 @@ def ensure_directory(disk: Disk, path: Path) -> None:
         except FileExistsError:  # another process was here in between
             pass
     disk.sync_directory(path.parent)
+
+
+def is_there(disk: Disk, path: Path) -> bool:
+    try:
+        return path.name in disk.names(path.parent)
+    except OSError:
+        return False
+
+
+def remove_bare(disk: Disk, directory: Path, names: Set[str]) -> None:
+    """Remove a directory in which only files of these names lie. Where the disk refuses, it stays."""
+    with suppress(OSError):
+        if (found := set(disk.names(directory))) <= names:
+            for name in found:
+                disk.unlink(directory / name)
+            disk.remove_directory(directory)

@@ -18,7 +18,7 @@ from latchstep.errors import JournalDamaged, JournalError, JournalLocked, Journa
 
 from .barrier import Barrier, Syncer
 from .blob import BLOBS, digest_of, keep_blob
-from .disk import Disk, OsDisk, ensure_directory, write_all
+from .disk import Disk, OsDisk, ensure_directory, is_there, remove_bare, write_all
 from .frame import MAX_LINE, Cursor, checksum, frame, walk
 from .reader import (
     JOURNAL,
@@ -101,20 +101,22 @@ class FileJournal:
         """Start a session: the directory and what is missing above it, and `header` as line 0.
 
         The header is durable at the first `sync`, like any line. A journal whose own line 0 was never written
-        whole is set aside and begun again. Raises JournalError if a session is there, JournalLocked,
-        JournalPoisoned.
+        whole is set aside and begun again. What cannot be begun leaves no new folder. Raises JournalError if a session
+        is there, JournalLocked, JournalPoisoned.
         """
         disk = disk or OsDisk()
         if (size := len(encode_event(header))) > MAX_HEADER - 100:
             raise JournalError(f"the header has {size} bytes; MAX_HEADER allows {MAX_HEADER - 100}")
         path = directory / JOURNAL
         lock = handle = -1
+        there, ours = is_there(disk, directory), False
         try:
             ensure_directory(disk, directory)
             lock = _take_lock(disk, directory)
             torn = None
             try:
                 handle = disk.open(path, "create")
+                ours = True
             except FileExistsError:
                 handle = disk.open(path, "append")
                 if read_header(disk, handle, path) is not None:
@@ -124,6 +126,8 @@ class FileJournal:
             disk.sync_directory(directory)
             journal.append([header])
         except BaseException as error:
+            if not there and isinstance(error, OSError | JournalPoisoned):
+                remove_bare(disk, directory, {LOCK, JOURNAL} if ours else {LOCK})
             _close_all(disk, handle, lock)
             if isinstance(error, OSError):
                 raise JournalError(f"{directory} cannot be made a session: {error.strerror}") from error
@@ -284,9 +288,15 @@ class FileJournal:
         if barrier is None or not barrier.done:
             return
         self._barrier = None
-        if barrier.error is None:
+        if barrier.error is None and barrier.size <= barrier.found <= self._size:
             del self._unsynced[: barrier.head - self._synced]
             self._synced, self._synced_size = barrier.head, barrier.size
+            return
+        if barrier.error is None:  # nothing is cut off: what of it is ours nobody knows
+            unsure, shown = _named(self._unsynced, self._synced + 1)
+            sizes = f"it has {barrier.found} bytes where {barrier.size} were written"
+            text = f"{self._path}: another program changed the file: {sizes}; perhaps lost: {shown}"
+            self._poison = self._poison or (text, unsure)
             return
         withdrawn, first = self._unsynced, self._synced + 1
         self._unsynced, self._head, self._size = [], self._synced, self._synced_size

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from latchstep.core.event import MessageAccepted, SessionCreated
-from latchstep.errors import JournalError
+from latchstep.errors import JournalError, JournalTooNew
 
 from .disk import Disk
 from .frame import HEAD, Cursor, cursor_at
-from .reader import JOURNAL, decode, open_journal, read_header, unstarted, valid_end
+from .reader import JOURNAL, MAX_HEADER, decode, open_journal, read_header, unstarted, valid_end
 
 HEAD_BYTES = 8 * 1024
 TAIL_BYTES = 4 * 1024
@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A session as a list shows it. Times are Unix seconds and only labels.
 
     status: how the last run ended, `unfinished` if it did not, `empty` if there was none, `unknown` if the last
-    line is longer than MAX_PEEK.
+    line is longer than MAX_PEEK, `newer` if a later version wrote it (workspace and times are what it claims).
     damaged: what does not verify of what was looked at; empty if nothing.
     """
 
@@ -45,6 +45,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "unfinished"
     parent: str = ""
     damaged: str = ""
+
+
+class _Claims(msgspec.Struct):
+    workspace: str = ""
+    time: float = 0.0
 
 
 class _Last(msgspec.Struct):
@@ -60,7 +65,10 @@ def read_entry(disk: Disk, directory: Path) -> Entry:
     except JournalError as error:
         return Entry(id=directory.name, directory=str(directory), damaged=str(error))
     try:
-        header = read_header(disk, handle, directory / JOURNAL)
+        try:
+            header = read_header(disk, handle, directory / JOURNAL)
+        except JournalTooNew as error:
+            return _newer(disk.read(handle, MAX_HEADER, 0), directory, str(error))
         if header is None:
             raise unstarted(directory)
         return _entry(disk, handle, directory, header)
@@ -70,6 +78,23 @@ def read_entry(disk: Disk, directory: Path) -> Entry:
         return Entry(id=directory.name, directory=str(directory), damaged=f"it cannot be read: {error.strerror}")
     finally:
         disk.close(handle)
+
+
+def _newer(data: bytes, directory: Path, why: str) -> Entry:
+    """The entry of a session that a later version wrote, by what its line 0 claims: it is still of its folder."""
+    try:
+        claims = msgspec.json.decode(data.partition(b"\n")[0], type=_Claims)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        claims = _Claims()
+    return Entry(
+        id=directory.name,
+        directory=str(directory),
+        workspace=claims.workspace,
+        created=claims.time,
+        last=claims.time,
+        status="newer",
+        damaged=why,
+    )
 
 
 def _entry(disk: Disk, handle: int, directory: Path, header: SessionCreated) -> Entry:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from latchstep.core.event import FORMAT, SessionCreated
+from latchstep.core.event import FORMAT, RunResumed, RunStarted, SessionCreated
 from latchstep.errors import JournalDamaged, JournalError, SessionError
 
 from .blob import BLOBS, keep_blob, read_blob
@@ -38,7 +38,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a full verification found. `lines` and `size` count what is valid.
 
     torn: what was never acknowledged at the end, in words. damaged: what does not verify though it was
-    acknowledged. blobs: blobs whose bytes are not what their names say.
+    acknowledged. blobs: blobs whose bytes are not what their names say. missing: system prompts and tools of runs that
+    are not there any more: what was sent cannot be compared, and nothing else needs them.
     """
 
     lines: int
@@ -46,6 +47,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     torn: str = ""
     damaged: str = ""
     blobs: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -83,8 +85,17 @@ class Store:
         return FileJournal.create(self.sessions / session_id, header, disk=self._disk)
 
     def open(self, session_id: str) -> FileJournal:
-        """The session's writer. Errors as `FileJournal.open`, and SessionError."""
-        return FileJournal.open(self.directory(session_id), disk=self._disk)
+        """The session's writer. Errors as `FileJournal.open`, and SessionError, also for a folder that was copied or
+        renamed: two writers would go on under one id, with the same idempotency keys."""
+        directory = self.directory(session_id)
+        with reading(self._disk, directory) as handle:
+            header = read_header(self._disk, handle, directory / JOURNAL)
+        if header is not None and header.session_id != session_id:
+            raise SessionError(
+                f"the folder is named {session_id}, but its journal belongs to {header.session_id}; rename it back, or "
+                f"make a session of its own of it: latchstep fork --session {session_id}"
+            )
+        return FileJournal.open(directory, disk=self._disk)
 
     def directory(self, session_id: str) -> Path:
         """Where the session with exactly this id lies. SessionError if there is none."""
@@ -148,20 +159,30 @@ class Store:
     def verify(self, session_id: str) -> Report:
         """Verify and decode every line, and check every blob. Findings are in the report; a newer format raises."""
         source = self.directory(session_id)
-        cursor, damaged, blobs = Cursor(), "", []
+        cursor, damaged, blobs, named = Cursor(), "", [], set[str]()
         try:
             for n, offset, line in self._lines(source, cursor):
-                decode(source / JOURNAL, line, n, offset)
+                event = decode(source / JOURNAL, line, n, offset)
+                if isinstance(event, RunStarted | RunResumed):
+                    named |= {event.system, event.tools} - {""}
         except JournalDamaged as error:
             damaged = str(error)
         torn = f"line {cursor.n} (byte {cursor.offset}): {cursor.flaw}" if cursor.flaw and not damaged else ""
-        for name in self._names(source / BLOBS):
+        kept = self._names(source / BLOBS)
+        for name in kept:
             if not name.startswith("."):
                 try:
                     read_blob(source, name, disk=self._disk)
                 except JournalError:
                     blobs.append(name)
-        return Report(lines=cursor.n, size=cursor.offset, torn=torn, damaged=damaged, blobs=tuple(sorted(blobs)))
+        return Report(
+            lines=cursor.n,
+            size=cursor.offset,
+            torn=torn,
+            damaged=damaged,
+            blobs=tuple(sorted(blobs)),
+            missing=tuple(sorted(named - kept)),
+        )
 
     def _lines(self, source: Path, cursor: Cursor) -> Iterator[tuple[int, int, bytes]]:
         with reading(self._disk, source) as handle:

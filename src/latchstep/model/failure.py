@@ -24,6 +24,7 @@ _CODES: dict[str, ModelErrorKind] = {
     "context_length_exceeded": "context_overflow",
     "model_context_window_exceeded": "context_overflow",
     "exceed_context_size_error": "context_overflow",
+    "model_max_prompt_tokens_exceeded": "context_overflow",
     "request_too_large": "context_overflow",
     "insufficient_quota": "quota",
     "billing_hard_limit_reached": "quota",
@@ -92,7 +93,10 @@ _OVERFLOW = re.compile(
     r"|exceed[^.]{0,60}context (?:length|size|window|limit)"
     r"|input (?:token count|is too long)|too many input tokens"
     r"|context (?:size )?overflows?|reduce the length of the (?:messages|prompt)"
-    r"|request payload size exceeds",
+    r"|request payload size exceeds"
+    r"|maximum prompt length|prompt exceeds max|range of input length|tokens in the prompt|conversation is too long"
+    r"|(?:prompt|input) (?:length|tokens?)[^.]{0,40}exceed|exceed\w* (?:the )?(?:model token limit|max message tokens)"
+    r"|context length of only|greater than the context length|`inputs` tokens",
     re.I,
 )
 _THROTTLED = re.compile(r"throttl|rate.?limit|too many requests|please wait|try again (?:later|in)|workers busy", re.I)

@@ -37,7 +37,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A session's events, as far as a cut needs them."""
+    """A session's events, as far as a cut needs them. beside: folders outside the workspace that could be written."""
 
     workspace: str
     turns: tuple[Turn, ...]
@@ -45,6 +45,7 @@ class Past:
     said: int
     snapshots: tuple[ev.WorkspaceSnapshot, ...]
     effects: tuple[int, ...]
+    beside: tuple[str, ...] = ()
 
     def files_at(self, seq: int) -> Files:
         """The next snapshot where no effect came between, since it shows what a person changed too; else the last."""
@@ -84,6 +85,7 @@ def past_of(events: Iterable[ev.Event]) -> Past:
     workspace, turns = "", list[Turn]()
     snapshots: list[ev.WorkspaceSnapshot] = []
     effects: list[int] = []
+    beside: dict[str, None] = {}
     first: ev.MessageAccepted | None = None
     last = said = calls = 0
     for event in events:
@@ -102,6 +104,9 @@ def past_of(events: Iterable[ev.Event]) -> Past:
                 effects.append(event.seq)
             case ev.WorkspaceSnapshot():
                 snapshots.append(event)
+        if isinstance(event, ev.RunStarted | ev.RunResumed):
+            named = event.setup.get("also_write")
+            beside |= dict.fromkeys(map(str, named if isinstance(named, list) else ()))
         if isinstance(event, ev.ToolStarted) and turns:
             calls += 1
             turns[-1] = replace(turns[-1], calls=calls)
@@ -109,7 +114,7 @@ def past_of(events: Iterable[ev.Event]) -> Past:
             first = None
         if not isinstance(event, ev.SessionCreated | ev.SessionOpened | ev.SessionSnapshot | ev.WorkspaceSnapshot):
             said = event.seq
-    return Past(workspace, tuple(turns), last, said, tuple(snapshots), tuple(effects))
+    return Past(workspace, tuple(turns), last, said, tuple(snapshots), tuple(effects), tuple(beside))
 
 
 def _turn(first: ev.MessageAccepted | None, started: ev.RunStarted) -> Turn:

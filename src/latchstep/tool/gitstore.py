@@ -49,10 +49,11 @@ def object_id(kind: Kind, data: bytes) -> bytes:
 
 
 class Objects:
-    """The objects under a folder, which is made, 0700, where it is missing. Raises OSError."""
+    """The objects under a folder, which is made, 0700, where it is missing. `about` is its description, for whoever
+    looks for what may be deleted. Raises OSError."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, about: bytes = b"") -> None:
+        self.folder, self._about = folder, about
         self._packs = folder / "objects" / "pack"
         self._loaded: dict[str, bytes] = {}
 
@@ -111,6 +112,9 @@ class Objects:
         if head.is_file() and head.stat().st_size and self._packs.is_dir():
             return
         self.place()
+        description = self.folder / "description"
+        description.touch(0o600)
+        description.write_bytes(self._about + b"\n")
         for path in (self._packs.parent, self._packs, self.folder / "refs"):
             path.mkdir(mode=0o700, exist_ok=True)
         for path, text in ((self.folder / "config", CONFIG), (head, "ref: refs/heads/none\n")):

@@ -62,8 +62,8 @@ class Shadow:
 
     def __init__(self, root: Path, home: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:32]
-        self.objects = Objects(home / "snapshots" / name)
+        path = os.fsencode(self.root)
+        self.objects = Objects(home / "snapshots" / hashlib.sha256(path).hexdigest()[:32], path)
         self.never = Path(os.path.realpath(home))
         self._folders: dict[str, Folder] | None = None
         self._tree, self._unsaved = b"", False
