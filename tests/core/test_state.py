@@ -11,7 +11,7 @@ from latchstep.core import event as ev
 from latchstep.core.calls import result
 from latchstep.core.codec import decode_event, encode_event
 from latchstep.core.message import Message, Text, ToolCall, Usage, user
-from latchstep.core.parts import is_known
+from latchstep.core.parts import learn
 from latchstep.core.state import MAX_PERIOD, State, fold
 
 
@@ -248,17 +248,26 @@ def test_a_snapshot_restores_all_but_the_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "before", "known"),
+    ("files", "known", "partly"),
     [
-        ({}, None, True),  # a picture
-        ({"lines": 0}, None, True),
-        ({"lines": 9, "from": 1, "to": 9}, None, True),
-        ({"lines": 9, "from": 1, "to": 8}, None, False),
-        ({"lines": 9, "from": 2, "to": 9}, "old", False),
-        ({"replaced": None}, None, True),  # a new file
-        ({"replaced": "old"}, "old", True),
-        ({"replaced": "old"}, None, False),  # a part was changed of what was never shown
+        ([{}], "new", None),  # a picture
+        ([{"lines": 0}], "new", None),
+        ([{"lines": 9, "from": 1, "to": 9}], "new", None),
+        ([{"lines": 9, "from": 1, "to": 8}], "new", 8),
+        ([{"lines": 9, "from": 2, "to": 9}], "new", 0),
+        ([{"lines": 9, "from": 2, "to": 9}, {"lines": 9, "from": 1, "to": 1}], "new", 1),
+        ([{"lines": 9, "from": 1, "to": 5}, {"lines": 9, "from": 6, "to": 9}], "new", None),
+        ([{"lines": 9, "from": 1, "to": 9}, {"lines": 9, "from": 1, "to": 2}], "new", None),
+        ([{"sha256": "old", "lines": 9, "from": 1, "to": 5}, {"lines": 9, "from": 6, "to": 9}], "new", 0),
+        ([{"replaced": None}], "new", None),  # a new file
+        ([{"sha256": "old"}, {"replaced": "old"}], "new", None),
+        ([{"sha256": "old", "lines": 9, "from": 1, "to": 5}, {"replaced": "old"}], "new", 5),
+        ([{"replaced": "old"}], None, None),  # a part was changed of what was never shown
+        ([{"sha256": "older"}, {"replaced": "old"}], "older", None),
     ],
 )
-def test_which_files_the_model_knows_after_a_result(file: dict[str, Any], before: str | None, known: bool) -> None:
-    assert is_known({"path": "f", "sha256": "new", **file}, before) is known
+def test_what_the_model_knows_of_a_file(files: list[dict[str, Any]], known: str | None, partly: int | None) -> None:
+    state = fresh()
+    for file in files:
+        learn(state.seen, state.partly, {"path": "f", "sha256": "new", **file})
+    assert (state.seen.get("f"), state.partly.get("f")) == (known, partly)

@@ -54,6 +54,13 @@ def test_b66_the_guard_against_lost_updates_survives_a_reopening(tmp_path: Path)
     assert refused.outcome == "error"
     assert "changed" in refused.text
     assert (folder / "f").read_text() == "somebody else's\n"
+    (folder / "h").write_text("line\n" * 30)
+    assert life(folder, home, ls.ToolCall(name="read", arguments={"path": "h", "limit": 5})).outcome == "ok"
+    part = life(folder, home, ls.ToolCall(name="write", arguments={"path": "h", "content": "two\n"}))
+    assert "read it from offset=6 on first" in part.text, "what another process was shown was a part"
+    (folder / "h").write_text("somebody else's\n")
+    edit = ls.ToolCall(name="edit", arguments={"path": "h", "old": "somebody", "new": "nobody"})
+    assert "changed since it was read" in life(folder, home, edit).text, "and that is guarded too"
 
 
 def test_a_job_outlives_its_run_and_ends_when_one_is_stopped_or_the_session_closed(tmp_path: Path) -> None:

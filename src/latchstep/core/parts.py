@@ -192,13 +192,31 @@ def files_in(details: Any) -> list[dict[str, Any]]:
     return [file for file in files if isinstance(file, dict)] if isinstance(files, list) else [details]
 
 
-def is_known(file: dict[str, Any], before: str | None) -> bool:
-    """Whether the model knows all bytes of a file that such details are about, if it knew those of this hash before: it
-    was shown all, made the file, or changed what it knew."""
+def learn(known: dict[str, str], partly: dict[str, int], file: dict[str, Any], most: int = 2_000) -> None:
+    """Fold what a result's details say of one file into what the model knows of at most so many.
+
+    known: path -> SHA-256 of the bytes it was last shown or wrote. partly: path -> how many lines of them, from the
+    first on, it was shown, where that is not all. An edit of a part shows nothing of the rest.
+    """
+    path, sha256 = file.get("path"), file.get("sha256")
+    if not (isinstance(path, str) and isinstance(sha256, str)):
+        return
+    before = known.get(path)
     if "replaced" in file:
-        return file["replaced"] in (None, before)
-    lines = file.get("lines")
-    return file.get("from", 1) == 1 and file.get("to", lines) == lines
+        if file["replaced"] is None:
+            partly.pop(path, None)
+        elif file["replaced"] != before:
+            return
+    else:
+        shown = [number for name in ("from", "to", "lines") if isinstance(number := file.get(name), int)]
+        first, last, lines = shown if len(shown) == 3 else (1, 0, 0)
+        upto = partly.pop(path, None)
+        whole = before == sha256 and upto is None
+        upto = upto or 0 if before == sha256 else 0
+        upto = max(upto, last) if first <= upto + 1 else upto
+        if upto < lines and not whole:
+            remember(partly, path, upto, most)
+    remember(known, path, sha256, most)
 
 
 def size_of_content(content: str | tuple[Text | Image, ...]) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from . import event as ev
 from .message import Message, StopReason, ToolResult, Usage, estimate, tool_message
-from .parts import Fill, OpenCall, OpenRequest, Queued, RunState, files_in, is_known, remember, size_of_content
+from .parts import Fill, OpenCall, OpenRequest, Queued, RunState, files_in, learn, size_of_content
 from .plan import Item, plan_in
 from .repeats import MAX_PERIOD, longest, noted
 
@@ -32,7 +32,7 @@ class State(msgspec.Struct, omit_defaults=True):
     files: whether a snapshot holds the workspace's files: none since the run began or a process opened the session
     (`unknown`), one does (`kept`), one did before effects that came since (`changed`).
     place: answers, summaries and failed attempts recorded so far.
-    seen: path -> SHA-256 of what the model last saw of it.
+    seen, partly: what the model knows of files, see `learn`.
     plan: what the model last said it would do.
     """
 
@@ -55,6 +55,7 @@ class State(msgspec.Struct, omit_defaults=True):
     armed: bool = False
     checks: list[ev.CheckFinished] = []
     seen: dict[str, str] = {}
+    partly: dict[str, int] = {}
     plan: tuple[Item, ...] = ()
     turns: list[str] = []
     streaks: list[int] = msgspec.field(default_factory=lambda: [0] * MAX_PERIOD)
@@ -294,9 +295,7 @@ class State(msgspec.Struct, omit_defaults=True):
         if event.outcome == "ok" and (plan := plan_in(event.details)) is not None:
             self.plan = plan
         for file in files_in(event.details):
-            path, digest = file.get("path"), file.get("sha256")
-            if isinstance(path, str) and isinstance(digest, str) and is_known(file, self.seen.get(path)):
-                remember(self.seen, path, digest)
+            learn(self.seen, self.partly, file)
         self._join()
         if not self.pending:
             self._note_repetition()

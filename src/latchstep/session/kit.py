@@ -39,7 +39,7 @@ class Kit:
     is offered a tool for it; the digest is the same either way, so that any recording can be played back.
     coroutines: names of the tools whose function is `async def`.
     masker: takes secrets out of what tools and checks say, before it is recorded; None where all of it may stand.
-    on_open(seen): told, when a session is opened, what the model last saw of each file (path -> SHA-256).
+    on_open(seen, partly): told, when a session is opened, what the model knows of files (see `learn`).
     on_stop(): ends what earlier calls left running, when a run is stopped from outside. Bounded by itself.
     on_close(): ends what belongs to the session, such as its spawner.
     snapshot(stop): keeps the workspace's files; None where they are not kept.
@@ -59,7 +59,7 @@ class Kit:
     setup: dict[str, Any] = field(default_factory=dict)
     head: str = ""
     masker: Masker | None = None
-    on_open: Callable[[dict[str, str]], None] = lambda seen: None
+    on_open: Callable[[dict[str, str], dict[str, int]], None] = lambda seen, partly: None
     on_stop: Callable[[], Awaitable[None]] | None = None
     on_close: Callable[[], Awaitable[None]] | None = None
     snapshot: Take | None = None

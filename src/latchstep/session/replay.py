@@ -94,7 +94,7 @@ async def _open(player: Player) -> None:
         await player.session.close()
     state = fold(player.live())
     name = (state.run.model or state.run.started.model) if state.run is not None else ""
-    on_open = player.live_kit.on_open if player.live_kit is not None else lambda seen: None
+    on_open = player.live_kit.on_open if player.live_kit is not None else lambda seen, partly: None
     kit = Kit(model=PlayedModel(player, name), tools={}, render=as_it_is, on_open=on_open)
     rules = Rules(judge=lambda call: Verdict("refuse"), traits=lambda name: Traits())
     player.sent = 0

@@ -78,7 +78,7 @@ class Session:
         self._woken: asyncio.Future[None] | None = None
         self._run: Run | None = None
         self.state: State = state if state is not None else restored(journal)
-        kit.on_open(self.state.seen)
+        kit.on_open(self.state.seen, self.state.partly)
         epoch, host = self.state.epoch + 1, socket.gethostname()
         self.record(ev.SessionOpened(epoch=epoch, session_id=self.id, host=host, pid=os.getpid(), program=program))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from latchstep.core.parts import files_in, remember
+from latchstep.core.parts import files_in, learn, remember
 
 MAX_KNOWN = 10_000
 """Files, and writes of our own, that are remembered; the oldest are forgotten first."""
@@ -23,20 +23,10 @@ class Seen:
         self._partly: dict[str, int] = {}
         self._replaced: dict[tuple[str, str], str | None] = {}
 
-    def saw(self, path: str, sha256: str, first: int = 1, last: int = 0, lines: int = 0) -> None:
-        """The model was shown the lines from first to last of so many; of a picture, the whole."""
-        known = self._known.get(path)
-        whole = known == sha256 and path not in self._partly
-        upto = self._partly.pop(path, 0) if known == sha256 else 0
-        self._partly.pop(path, None)
-        upto = max(upto, last) if first <= upto + 1 else upto
-        if upto < lines and not whole:
-            remember(self._partly, path, upto, MAX_KNOWN)
-        remember(self._known, path, sha256, MAX_KNOWN)
-
-    def know(self, files: dict[str, str]) -> None:
-        """Take over what the model last saw of these files: path -> SHA-256."""
+    def know(self, files: dict[str, str], partly: dict[str, int]) -> None:
+        """Take over what an earlier process knew (see `learn`)."""
         self._known.update(files)
+        self._partly.update(partly)
 
     def moved(self, path: str, new: str) -> None:
         """What is known of a file goes with it."""
@@ -50,10 +40,7 @@ class Seen:
 
         The model knows the new bytes only if it knew the old ones: an edit of a part shows nothing of the rest.
         """
-        if replaced is None or self._known.get(path) == replaced:
-            remember(self._known, path, sha256, MAX_KNOWN)
-        if replaced is None:
-            self._partly.pop(path, None)
+        learn(self._known, self._partly, {"path": path, "replaced": replaced, "sha256": sha256}, MAX_KNOWN)
         if replaced != sha256:
             remember(self._replaced, (path, sha256), replaced, MAX_KNOWN)
 
@@ -78,9 +65,7 @@ class Seen:
         """Take back what one recorded result said; anything that is not such details is passed over."""
         for file in files_in(details):
             path, sha256 = file.get("path"), file.get("sha256")
-            if isinstance(path, str) and isinstance(sha256, str):
-                if "replaced" in file:
-                    self.wrote(path, file["replaced"], sha256)
-                else:
-                    part = [file.get(name) for name in ("from", "to", "lines")]
-                    self.saw(path, sha256, *(part if all(isinstance(number, int) for number in part) else ()))
+            if "replaced" not in file:
+                learn(self._known, self._partly, file, MAX_KNOWN)
+            elif isinstance(path, str) and isinstance(sha256, str):
+                self.wrote(path, file["replaced"], sha256)
