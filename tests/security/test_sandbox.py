@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -184,7 +185,8 @@ for count in range(5000):
 
 @pytest.mark.parametrize(("identity", "level"), [(one, it) for one in IDENTITIES for it in CONFINING])
 def test_a_fork_bomb_is_held(identity: str, level: str) -> None:
-    if identity == "root" and (level == "landlock" or sandbox._kernel() < sandbox.PER_NAMESPACE):
+    namespaces_bound = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= sandbox.PER_NAMESPACE
+    if identity == "root" and (level == "landlock" or not namespaces_bound):
         pytest.skip("of root the kernel counts nothing here, as is said")
     outside = Path(sandbox.PID_MAX).read_text()
     with fresh(identity, level) as ground:

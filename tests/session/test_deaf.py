@@ -200,6 +200,7 @@ def test_whatever_is_left_behind_at_its_deadline_is_named(what: str, caplog: pyt
         told += [str(event.content) for event in journal.of(ev.ToolFinished)] if what in ("prepare", "hook") else []
         return "".join(told or [result.error.message if result.error else ""])
 
+    caplog.set_level("INFO", "latchstep")
     said = go(main())
     assert "may still be running" in said
     assert "\n" not in said

@@ -193,4 +193,4 @@ class Crew:
         if not member.ended and member.task is not None:
             member.deaf = True
             member.task.cancel()
-            _log.warning("%s did not stop when told to, and may still be running", member.key)
+            _log.info("%s did not stop when told to, and may still be running", member.key)
