@@ -103,7 +103,7 @@ def test_the_plan_is_a_checklist_live_on_record_and_on_resume(home: Home) -> Non
 def test_a_job_is_asked_about_as_its_command_is_and_ends_with_the_session(home: Home) -> None:
     script = [
         call_answer_of(("bash", {"command": "echo $$ > pids; echo up; sleep 300", "background": True})),
-        call_answer_of(("job_read", {"job": "job-1", "wait": 20, "until": "up"}), ("job_read", {"job": "job-9"})),
+        call_answer_of(("job_read", {"job": "job-1", "wait": 0.1, "until": "up"}), ("job_read", {"job": "job-9"})),
         text_answer("It runs."),
     ]
     with running(home, *script, options=BARE) as (server, it):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 import latchstep as ls
 from latchstep.core import event as ev
+from latchstep.core.chunk import Chunk
+from latchstep.model.base import Model, Request
 from latchstep.session.agent import memory_journal
 from tests.model.small_model import small_model
 
@@ -17,11 +21,21 @@ STORY = "The boat was red and its captain was called Ida. They sailed to the nor
 """About twenty tokens; the model takes 2,048."""
 
 
+class Brief:
+    """The model, which says no more than a few words: it would write a summary for as long as it may."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.name = model, model.name
+
+    def stream(self, request: Request) -> AsyncIterator[Chunk]:
+        return self.model.stream(replace(request, max_output=40))
+
+
 def test_a_conversation_over_the_window_goes_on() -> None:
     journal = memory_journal()
 
     async def main(url: str) -> list[ls.RunResult]:
-        model = ls.model("llamacpp:smollm2", base_url=url, temperature=0)
+        model = Brief(ls.model("llamacpp:smollm2", base_url=url, temperature=0))
         agent = ls.Agent(model, limits=ls.Limits(max_output=40), journal=journal)
         session = agent.session()
         return [await session.run(f"{STORY * times}\nSay hello.") for times in (50, 40)]

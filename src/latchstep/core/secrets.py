@@ -42,10 +42,20 @@ _SHAPES: tuple[tuple[str, str, str], ...] = (
     ("private key", "-----BEGIN ", r"[A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"),
     ("password", "://", r"[^\s/:@\"']{1,100}:[^\s/@\"']{3,200}(?=@)"),
 )
-_FORMS = tuple(
-    (what, start.encode(), re.compile(re.escape(start.encode()) + form.encode())) for what, start, form in _SHAPES
-)
+Form = tuple[str, bytes, re.Pattern[bytes]]
+"""What it is, how it begins, all of it."""
 
+
+def _forms() -> dict[bytes, list[Form]]:
+    """By one character of their beginnings: where it is missing, which is cheap to see, none of them can be."""
+    forms: dict[bytes, list[Form]] = {}
+    for what, start, form in _SHAPES:
+        need = next((char for char in "_-:A" if char in start), start).encode()
+        forms.setdefault(need, []).append((what, start.encode(), re.compile((re.escape(start) + form).encode())))
+    return forms
+
+
+_FORMS = _forms()
 _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PAT|CREDENTIALS?)(?:_|$)", re.I)
 
 
@@ -73,7 +83,7 @@ class Masker:
                 line = line.strip()
                 if len(line) >= LEAST and len(set(line)) > 3 and not _COMMON.fullmatch(line):
                     names.setdefault(line.encode("utf-8", "replace"), name)
-        self._names, self._forms = names, _FORMS if shapes else ()
+        self._names, self._forms = names, _FORMS if shapes else {}
         self._values = re.compile(b"|".join(map(re.escape, sorted(names, key=len, reverse=True)))) if names else None
 
     def mask(self, text: str) -> str:
@@ -86,9 +96,10 @@ class Masker:
         """The same object where nothing was found."""
         if self._values is not None and any(value in data for value in self._names):
             data = self._values.sub(lambda found: _mark(self._names[found[0]]), data)
-        for what, start, form in self._forms:
-            if start in data:
-                data = form.sub(partial(_replaced, what), data)
+        for need, forms in self._forms.items():
+            for what, start, form in forms if need in data else ():
+                if start in data:
+                    data = form.sub(partial(_replaced, what), data)
         return data
 
     def mask_json(self, value: Any) -> Any:
