@@ -371,6 +371,17 @@ def test_everyday_commands_are_understood() -> None:
         "test -f /x",
         "for f in /etc/*; do cat $f; done", "cat <(a)", "wc -l {a,/etc/x}", "nl /x", "seq 1 2 > x", "mkfifo x",
         "yes", "cat .*/x", "ls src/.*",
+        # operands that are paths, whatever stands first
+        "rg --files /etc", "rg /etc --files", "rg -0e x /etc/passwd", "rg /etc/passwd -e x", "grep /etc/passwd -e x",
+        "grep /etc/passwd --regexp=x", "grep --colour x /etc/passwd", "diff --unified /etc/passwd a",
+        "diff a --context /etc/passwd", "xargs -a /etc/passwd", "xargs --arg-file=/etc/passwd echo",
+        # quotes in a glob
+        'cat "/etc"/*', "cat '/'etc/*", 'cat ".."/*', "cat \\/etc/*", "cat .\\./*", "cat a/'.'./*", "cat ''/etc/*",
+        'cat a*"/.."/x', "cat 'a'/.''*/x",
+        # a program of the workspace that is called like a wrapper
+        "./env ls", "bin/timeout 5 cat x", "/tmp/nice ls", "./command ls", "./xargs", "./bash -c ls", "./exec ls",
+        # a program of many names, as another of them
+        "exec -a rm ls x", "exec -c bash -c ls", "env -i bash -c ls", "env -u PATH nice bash -c ls",
     ],
 )  # fmt: skip
 def test_what_might_do_more_does_not(command: str) -> None:
