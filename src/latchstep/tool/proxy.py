@@ -21,7 +21,7 @@ HEAD_SECONDS, CONNECT_SECONDS, IDLE_SECONDS = 20.0, 20.0, 300.0
 CONNECTIONS = 64
 """At a time; further ones wait."""
 
-NAT64 = "64:ff9b::/96"
+UNICAST = "2000::/3"
 
 Opener = Callable[[str, int], socket.socket]
 
@@ -60,10 +60,10 @@ def is_public(address: str) -> bool:
 
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip in ipaddress.ip_network(NAT64) or ip.sixtofour is not None or ip.teredo is not None:
-            return False
         if ip.ipv4_mapped is not None:
             ip = ip.ipv4_mapped
+        elif ip not in ipaddress.ip_network(UNICAST) or ip.sixtofour is not None or ip.teredo is not None:
+            return False
     return ip.is_global and not ip.is_multicast and not ip.is_reserved
 
 
