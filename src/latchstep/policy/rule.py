@@ -231,7 +231,9 @@ def touches(rule: Rule, command: Command) -> bool:
     return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind)) or _anyhow(pattern, command.words)
 
 
-_LETTERS = re.compile(r"-([A-Za-z]{1,5})")
+_LETTERS = re.compile(r"-([A-Za-z]+)")
+_CLUSTER = re.compile(r"-[A-Za-z]{1,5}")
+"""What a rule means by letters, and not by a name behind one dash."""
 _SHORT = {"--force": "f", "--recursive": "r"}
 
 
@@ -243,8 +245,8 @@ def _anyhow(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
     given = [word.text for word in words if word.literal and word.text.startswith("-")]
     letters = _letters(given)
     for want in wanted:
-        split = _LETTERS.fullmatch(want)
-        same = any(text.partition("=")[0] == want or text == want for text in given) or _SHORT.get(want, "-") in letters
+        split = _CLUSTER.fullmatch(want)
+        same = any(text == want or _means(text, want) for text in given) or _SHORT.get(want, "-") in letters
         if not (same or (split is not None and _letters([want]) <= letters)):
             return False
     rest = tuple(want for want in pattern if want is None or not want.startswith("-"))
@@ -254,7 +256,14 @@ def _anyhow(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
 def _letters(options: list[str]) -> set[str]:
     """Of all options of one letter; `-R` is what `-r` is."""
     found = [match[1] for text in options if (match := _LETTERS.fullmatch(text))]
-    return set("".join([*found, *(_SHORT[text] for text in options if text in _SHORT)]).replace("R", "r"))
+    found += [letter for text in options for name, letter in _SHORT.items() if _means(text, name)]
+    return set("".join(found).replace("R", "r"))
+
+
+def _means(text: str, name: str) -> bool:
+    """An option with or without a value, or the beginning of a long one, which most programs take for it."""
+    option = text.partition("=")[0]
+    return option == name or (len(option) > 2 and option.startswith("--") and name.startswith(option))
 
 
 def _may_be(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
