@@ -159,6 +159,10 @@ def test_redirects_are_followed_and_judged_anew(site: Site) -> None:
         ("http://localhost:99999/", "no address"),
         ("http://evil.example/?localhost", "not one of the allowed"),
         ("http://localhost.evil.example/", "not one of the allowed"),
+        ("http://localhost\0/", "no address"),
+        ("http://127.0.0.1\0.localhost/", "no address"),
+        ("http://localhost /", "no address"),
+        ("http://local\nhost/", "no address"),
         ("http://localhost\\@evil.example/", "allowed|password|address"),
     ],
 )

@@ -103,6 +103,8 @@ def test_a_request_is_checked_then_bytes_go_both_ways() -> None:
     "request_line",
     [
         b"CONNECT evil.net:443 HTTP/1.1", b"CONNECT example.org:22 HTTP/1.1", b"CONNECT example.org HTTP/1.1",
+        b"CONNECT evil.net\0.example.com:443 HTTP/1.1", b"GET http://evil.net\0.example.com/ HTTP/1.1",
+        b"CONNECT a\t.example.com:443 HTTP/1.1",
         b"CONNECT [::1]:443 HTTP/1.1", b"CONNECT a@example.org:443 HTTP/1.1", b"GET / HTTP/1.1",
         b"GET http://evil.net/ HTTP/1.1", b"GET http://example.org:22/ HTTP/1.1", b"GET http://example.org@evil.net/ x",
         b"GET file:///etc/passwd HTTP/1.1", b"GET http://example.org:99999/ HTTP/1.1", b"nonsense", b"\xff\xfe a b",

@@ -22,6 +22,7 @@ from latchstep.http import Page, get_page
 from .base import Output, Tool
 from .define import tool
 from .page import page_text
+from .proxy import is_name
 from .text import clean_output, cut, shown, size_of
 
 MAX_BYTES = 5 * 1024 * 1024
@@ -112,11 +113,14 @@ def _judged(url: str, hosts: Sequence[str]) -> tuple[str, int]:
         host, port = (parts.hostname or "").rstrip("."), parts.port
     except ValueError as error:
         raise ToolError(f"this is no address: {error}") from None
+    if re.search(r"[\0-\x20\x7f]", url):
+        raise ToolError("this is no address: it holds blanks or controls")
     if parts.scheme not in ("http", "https") or not host:
         raise ToolError("give a whole address that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:
         raise ToolError("an address with a user name or a password is not fetched")
-    if not any(host == allowed or (allowed[0] == "*" and host.endswith(allowed[1:])) for allowed in hosts):
+    named = any(host == allowed or (allowed[0] == "*" and host.endswith(allowed[1:])) for allowed in hosts)
+    if not named or not is_name(host):
         raise ToolError(f"{cut(shown(host), 100)} is not one of the allowed hosts: {', '.join(hosts)}")
     return host, port or (443 if parts.scheme == "https" else 80)
 
