@@ -175,23 +175,26 @@ _WRITES_SECOND = frozenset({"uniq", "xxd"})
 
 
 def _escapes(words: tuple[Word, ...], at: int) -> bool:
-    """This word may be such an option or verb: options also in their abbreviated, glued and clustered forms."""
+    """This word may be such an option or verb: options also in their abbreviated, glued and clustered forms, and verbs
+    and assignments where names of files take their place."""
     program, text = posixpath.basename(words[0].text), words[at].text
     if program == "export":
         return not NAME.fullmatch(text.partition("=")[0])
     if program == "tar" and at == 1 and not text.startswith("-"):
         text = f"-{text}"
     verb = next((place for place, word in enumerate(words) if place and not word.text.startswith("-")), 0)
-    if program in _WRITES_SECOND and at > verb and not text.startswith("-"):
+    if program in _WRITES_SECOND and (at > verb or not words[at].literal) and not text.startswith("-"):
         return True
     option = text.partition("=")[0]
-    for known in _ESCAPES.get(program, "").split() + _ESCAPES.get(f"{program} {words[verb].text}", "").split():
+    own, more = (_ESCAPES.get(name, "").split() for name in (program, f"{program} {words[verb].text}"))
+    for known in own + more:
         if known in ("=", "+"):
-            found = text.startswith(known) or (known == "=" and known in text)
+            found = text.startswith(known) or (known == "=" and (known in text or not words[at].literal))
         elif known.startswith("--"):
             found = len(option) > 2 and known.startswith(option)
         elif not known.startswith("-"):
-            found = text == known and at <= verb + 1
+            maybe = not words[at].literal and at <= verb + (known in more)
+            found = (text == known and at <= verb + 1) or maybe
         elif len(known) > 2:  # find and go write long options with one dash
             found = option in (known, f"-{known}")
         else:
