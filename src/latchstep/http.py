@@ -150,7 +150,10 @@ async def get_page(url: str, address: str, *, within: float, most: int) -> Page:
     or key sent, no redirect followed. The certificate is the host's. Raises ModelError."""
     import httpx2
 
-    asked = httpx2.URL(url)
+    try:
+        asked = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise network_error(error, host_of(url)) from error
     host = asked.host
     try:
         async with (

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latchstep.cli.asking import lay_out
+from latchstep.cli.driving import put_json
 from latchstep.cli.human import Human, summary
 from latchstep.cli.running import Setup, asked, folder, resolve
 from latchstep.cli.screen import PLAIN, OutputLost, Screen, columns_of, cut_to, fold, gutter
+from latchstep.core.codec import decode_event
 from latchstep.core.event import (
     CallChanged,
     CancelRequested,
@@ -284,3 +286,12 @@ def test_what_a_hook_made_of_a_call_is_told_and_shown_from_then_on() -> None:
     lines = told(answer, changed, ToolStarted(call_id="c", name="put", sha256="0")).splitlines()
     assert lines == ["  changed by a hook: put f → safe/f", "▸ put safe/f"]
     assert "when the turn is complete (enough)" in told(CancelRequested(reason="enough", after_turn=True))
+
+
+def test_an_event_as_json_holds_no_control_of_a_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    event = MessageAccepted(message_id="m", source="prompt", message=user("\x1b[2J \x9b2J \x7f \u00c2\u00a0\u00e9"))
+    put_json(event)
+    out = capfdbinary.readouterr().out
+    assert out.isascii() is False
+    assert not set(out.decode()) & set(map(chr, (*range(10), *range(11, 32), *range(0x7F, 0xA0))))
+    assert decode_event(out) == event

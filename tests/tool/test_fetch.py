@@ -27,6 +27,10 @@ PAGES: dict[str, tuple[int, dict[str, str], bytes]] = {
         "<title>T</title><p>Grüße <a href='/a'>hier</a></p>".encode(),
     ),
     "/latin": (200, {"Content-Type": "text/html"}, b"<meta charset=latin-1><p>Gr\xfc\xdfe"),
+    "/odd": (200, {"Content-Type": "text/plain; charset=punycode"}, b"a-b"),
+    "/odder": (200, {"Content-Type": "text/plain; charset=idna"}, b"a-b"),
+    "/cut": (200, {"Content-Type": "text/plain; charset=utf-16"}, b"a\0b\0c"),
+    "/nowhere": (302, {"Location": "http://["}, b""),
     "/json": (200, {"Content-Type": "application/json"}, b'{"a": 1}'),
     "/png": (200, {"Content-Type": "image/png"}, b"\x89PNG"),
     "/gzip": (200, {"Content-Type": "text/plain", "Content-Encoding": "gzip"}, gzip.compress("grüße".encode())),
@@ -97,6 +101,7 @@ def test_a_page_is_text_with_its_links(site: Site, monkeypatch: pytest.MonkeyPat
 
 def test_other_encodings_types_and_statuses(site: Site) -> None:
     assert "Grüße" in str(site.fetch("/latin").content)
+    assert [str(site.fetch(path).content)[-3:] for path in ("/odd", "/odder", "/cut")] == ["a-b", "a-b", "ab\ufffd"]
     assert '{"a": 1}' in str(site.fetch("/json").content)
     gone = site.fetch("/gone")
     assert gone.is_error
@@ -130,7 +135,12 @@ def test_an_offset_behind_the_end_says_where_that_is(site: Site) -> None:
 
 def test_redirects_are_followed_and_judged_anew(site: Site) -> None:
     assert site.fetch("/to").details == {"url": f"{site.url}/", "status": 200}
-    for path, words in [("/loop", "redirects"), ("/away", "not one of the allowed hosts"), ("/file", "https://")]:
+    for path, words in [
+        ("/loop", "redirects"),
+        ("/away", "not one of the allowed hosts"),
+        ("/file", "https://"),
+        ("/nowhere", "no address"),
+    ]:
         with pytest.raises(ToolError, match=words):
             site.fetch(path)
 
@@ -149,6 +159,10 @@ def test_redirects_are_followed_and_judged_anew(site: Site) -> None:
         ("http://localhost:99999/", "no address"),
         ("http://evil.example/?localhost", "not one of the allowed"),
         ("http://localhost.evil.example/", "not one of the allowed"),
+        ("http://localhost\0/", "no address"),
+        ("http://127.0.0.1\0.localhost/", "no address"),
+        ("http://localhost /", "no address"),
+        ("http://local\nhost/", "no address"),
         ("http://localhost\\@evil.example/", "allowed|password|address"),
     ],
 )
@@ -183,6 +197,11 @@ def test_a_loopback_address_spelled_otherwise_is_still_one(address: str) -> None
         ("::ffff:10.0.0.1", False),
         ("2002:7f00:1::", False),
         ("64:ff9b::7f00:1", False),
+        ("64:ff9b::808:808", True),
+        ("64:ff9b:1::7f00:1", False),
+        ("::7f00:1", False),
+        ("::ffff:0:7f00:1", False),
+        ("fec0::1", False),
     ],
 )
 def test_public_addresses(address: str, public: bool) -> None:

@@ -36,7 +36,8 @@ def test_only_named_hosts_and_public_addresses(host: str, port: int, may: bool) 
     "address",
     ["127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
      "255.255.255.255", "::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-     "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "ff02::1"],
+     "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "ff02::1",
+     "64:ff9b:1::7f00:1", "fec0::1"],
 )  # fmt: skip
 def test_an_address_of_this_machine_or_a_neighbour_is_not_public(address: str) -> None:
     assert not is_public(address)
@@ -102,6 +103,8 @@ def test_a_request_is_checked_then_bytes_go_both_ways() -> None:
     "request_line",
     [
         b"CONNECT evil.net:443 HTTP/1.1", b"CONNECT example.org:22 HTTP/1.1", b"CONNECT example.org HTTP/1.1",
+        b"CONNECT evil.net\0.example.com:443 HTTP/1.1", b"GET http://evil.net\0.example.com/ HTTP/1.1",
+        b"CONNECT a\t.example.com:443 HTTP/1.1",
         b"CONNECT [::1]:443 HTTP/1.1", b"CONNECT a@example.org:443 HTTP/1.1", b"GET / HTTP/1.1",
         b"GET http://evil.net/ HTTP/1.1", b"GET http://example.org:22/ HTTP/1.1", b"GET http://example.org@evil.net/ x",
         b"GET file:///etc/passwd HTTP/1.1", b"GET http://example.org:99999/ HTTP/1.1", b"nonsense", b"\xff\xfe a b",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from latchstep.errors import DefinitionError
-from latchstep.tool import probe, sandbox, seccomp
+from latchstep.tool import guard, probe, sandbox, seccomp
 from latchstep.tool.explain import explain
 from latchstep.tool.gitguard import Guards, guards_of
 from latchstep.tool.guard import OURS
@@ -270,3 +270,26 @@ def test_what_lies_there_from_a_dead_sandbox_is_known_again(tmp_path: Path) -> N
     assert guards_of(str(tmp_path)).made == ()
     os.utime(left, (OURS, OURS))
     assert guards_of(str(tmp_path)).made == ((str(left), None),)
+
+
+def test_what_a_sandbox_puts_there_goes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "info").symlink_to(outside)
+    with pytest.raises(OSError, match=r"info|Not a directory"):
+        guard.place({"level": "none", "user": None, "made": [(f"{tmp_path}/info/attributes", b"")]})
+    with pytest.raises(SystemExit, match="replaced"):
+        guard.place({"level": "none", "user": None, "made": [(f"{tmp_path}/info/below/attributes", b"")]})
+    made = os.mkdir
+
+    def swap(path: str, *mode: int, **at: int) -> None:
+        """What somebody else in the workspace may do just then."""
+        made(path, *mode, **at)
+        os.rmdir(path, **at)
+        os.symlink(outside, path, **at)
+
+    monkeypatch.setattr(os, "mkdir", swap)
+    with pytest.raises(OSError, match="symbolic links"):
+        guard.place({"level": "none", "user": (os.getuid(), os.getgid()), "made": [(f"{tmp_path}/hooks", None)]})
+    assert int(outside.stat().st_mtime) != OURS
+    assert not list(outside.rglob("attributes"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,19 @@ def test_a_repository_in_parts_is_found(tmp_path: Path) -> None:
     for name in ("objects", "refs"):
         (tmp_path / "common" / name).symlink_to(tmp_path / "gitdir")
     assert paths(tmp_path, 0.0) == [".git", "common/config"]
+
+
+def test_what_goes_away_while_it_is_looked_at_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/config", "a/objects", "a/refs", "b/.envrc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    walk = os.fwalk
+
+    def racing(root: Path, **how: bool) -> Iterator[tuple[str, list[str], list[str], int]]:
+        for step in walk(root, **how):  # which has listed the folder
+            if "config" in step[2]:
+                (tmp_path / "a" / "config").unlink()
+            yield step
+
+    monkeypatch.setattr(os, "fwalk", racing)
+    assert [it.path for it in changed_start_files(tmp_path, 0)[0]] == ["a/config", "b/.envrc"]

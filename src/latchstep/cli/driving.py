@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -56,6 +57,9 @@ AGAIN = 0.02
 """Seconds between two tries of a cancel that the run has not recorded yet."""
 
 GO_ON = ' "go on"'
+
+_C1 = re.compile(rb"\xc2[\x80-\x9f]|\x7f")
+"""Controls that JSON need not escape, in UTF-8: a terminal may take U+009B for the beginning of a command."""
 
 Show = Callable[[ev.Event], None]
 
@@ -166,8 +170,8 @@ def _start_files(session: Session) -> list[str]:
 
 
 def put_json(event: ev.Event) -> None:
-    """One event on one line of stdout, in UTF-8 whatever the locale. Raises OutputLost."""
-    line = encode_event(event) + b"\n"
+    """One event on one line of stdout, in UTF-8 whatever the locale, without controls. Raises OutputLost."""
+    line = _C1.sub(lambda found: b"\\u00%02x" % found[0][-1], encode_event(event)) + b"\n"
     try:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()

@@ -5,6 +5,7 @@ Part of `decide`, and pure like it. A cut never parts a call from its result; wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -38,6 +39,9 @@ PICTURE = " [a picture, which is not kept here]"
 
 HARNESS = ("check", "notice", "correction", "summary")
 """How the ids of user messages begin that no person wrote."""
+
+_TAGS = re.compile(r"<(?=/?(?:person|conversation)>)")
+"""What says, in our own words, who said something."""
 
 SYSTEM = (
     "You write summaries of the work of an agent, so that it can go on with nothing else in mind. You are given a "
@@ -192,21 +196,26 @@ def _told(message: Message) -> Iterator[str]:
     for block in message.blocks:
         match block:
             case Text(text=text):
-                yield text if _is_summary(message) else f"[{message.role}] {text}"
+                yield text if _is_summary(message) else f"[{message.role}] {_quoted(text)}"
             case ToolCall():
                 yield _clip(f"[call] {block.name} {msgspec.json.encode(block.arguments).decode()}", MAX_SHOWN)
             case ToolResult():
-                shown = block.text + PICTURE * any(isinstance(part, Image) for part in block.content)
+                shown = _quoted(block.text) + PICTURE * any(isinstance(part, Image) for part in block.content)
                 yield _clip(f"[result of {block.name}: {block.outcome}] {shown}", MAX_SHOWN)
             case Image():
                 yield f"[{message.role}]{PICTURE}"
 
 
+def _quoted(text: str) -> str:
+    """No line of it begins as a message does, and nothing ends the conversation."""
+    return _TAGS.sub("&lt;", text).replace("\n[", "\n [")
+
+
 def compacted(state: State, action: Compact, rules: Rules, summary: str, answer: Completed) -> ContextCompacted:
     """The event that puts this summary in the place of what it sums up."""
-    most = room(state, rules) * BYTES // 4
+    most, summary = room(state, rules) * BYTES // 4, _TAGS.sub("&lt;", summary)  # which quotes no person of itself
     replaced, tail = state.transcript[: action.replaced], state.transcript[action.replaced :]
-    last = "\n\n".join(filter(None, (_clip(summary, most), _clip(plan_text(state), most // 2))))
+    last = "\n\n".join(filter(None, (_clip(summary, most), _clip(_TAGS.sub("&lt;", plan_text(state)), most // 2))))
     blocks = (Text(HEADER), *map(Text, _persons(replaced, most)), Text(last))
     message = Message("user", blocks, f"summary-{action.request_id}")
     before, kept = size(state, rules), sum(map(estimate, [message, *tail]))

@@ -16,7 +16,8 @@ from .words import Word
 
 class _Reader(msgspec.Struct, frozen=True):
     """flags, valued: letters of options without and with a value, none of which is a path. long: the same as words,
-    with `=` where they have one. free: the first operands, which are no paths (-1: none is). most: operands at most."""
+    with `=` where they have one, and without where they need none. free: the first operands, which are no paths (-1:
+    none is). most: operands at most."""
 
     flags: str = ""
     valued: str = ""
@@ -35,7 +36,7 @@ _GREP = _reader(
     "recursive ignore-case no-ignore-case invert-match word-regexp line-regexp count files-with-matches quiet silent "
     "files-without-match no-messages with-filename no-filename line-number only-matching extended-regexp fixed-strings "
     "perl-regexp text null max-count= after-context= before-context= context= regexp= include= exclude= exclude-dir= "
-    "color= colour= color binary-files=",
+    "color= color colour= colour binary-files=",
     1,
 )
 
@@ -75,7 +76,9 @@ READERS = {
     "sha1sum": _reader("bct", ""),
     "sha256sum": _reader("bct", ""),
     "diff": _reader(
-        "abBdeEHiNnpqrstTuwyZ", "UCxWL", "unified= context= brief recursive side-by-side ignore-all-space color= color"
+        "abBdeEHiNnpqrstTuwyZ",
+        "UCxWL",
+        "unified= unified context= context brief recursive side-by-side ignore-all-space color= color",
     ),
     "cmp": _reader("bls", "in", "print-bytes silent quiet verbose"),
     "comm": _reader("123z", ""),
@@ -98,6 +101,8 @@ _CAN_WRITE = frozenset({"sort", "rg"})
 _OUTSIDE = re.compile(r"^[/~]|(?:^|/)\.\.(?:/|$)")
 _DOTS = re.compile(r"(?:^|/)\\?\.[^/]*[*?\[]")
 """A glob that matches `..` in bash before 5.2."""
+_NO_FREE = re.compile(r"-\w*e|--regexp(?:=|$)|--files$")
+"""Options, wherever they stand, that make all operands of grep and rg paths."""
 
 
 def only_reads(command: Command, at_home: bool = True) -> bool:
@@ -125,13 +130,16 @@ def inside(word: Word) -> bool:
     """A path of the workspace, as far as its text can tell."""
     if word.kind in ("one", "any"):
         return False
-    if not word.literal and _DOTS.search(word.text):
+    text = word.text if word.literal else re.sub(r"[\\'\"]", "", word.text)  # its source: quotes part no names
+    if not word.literal and _DOTS.search(text):
         return False
-    return not _OUTSIDE.search(word.text) and not word.text.startswith(("<(", ">(")) and "\0" not in word.text
+    return not _OUTSIDE.search(text) and not text.startswith(("<(", ">(")) and "\0" not in text
 
 
 def _by_table(name: str, reader: _Reader, given: tuple[Word, ...]) -> bool:
     at, free, left, options = 0, reader.free, reader.most, True
+    if any(free == 1 and _NO_FREE.match(word.text) for word in given):
+        free = 0
     while at < len(given):
         word = given[at]
         at += 1
@@ -151,8 +159,6 @@ def _by_table(name: str, reader: _Reader, given: tuple[Word, ...]) -> bool:
             if takes is None or (takes and (at >= len(given) or not given[at].single)):
                 return False
             at += takes
-            if re.match(r"--regexp|-[A-Za-z]*e", word.text) and reader.free == 1:
-                free = 0
     return True
 
 

@@ -175,23 +175,26 @@ _WRITES_SECOND = frozenset({"uniq", "xxd"})
 
 
 def _escapes(words: tuple[Word, ...], at: int) -> bool:
-    """This word may be such an option or verb: options also in their abbreviated, glued and clustered forms."""
+    """This word may be such an option or verb: options also in their abbreviated, glued and clustered forms, and verbs
+    and assignments where names of files take their place."""
     program, text = posixpath.basename(words[0].text), words[at].text
     if program == "export":
         return not NAME.fullmatch(text.partition("=")[0])
     if program == "tar" and at == 1 and not text.startswith("-"):
         text = f"-{text}"
     verb = next((place for place, word in enumerate(words) if place and not word.text.startswith("-")), 0)
-    if program in _WRITES_SECOND and at > verb and not text.startswith("-"):
+    if program in _WRITES_SECOND and (at > verb or not words[at].literal) and not text.startswith("-"):
         return True
     option = text.partition("=")[0]
-    for known in _ESCAPES.get(program, "").split() + _ESCAPES.get(f"{program} {words[verb].text}", "").split():
+    own, more = (_ESCAPES.get(name, "").split() for name in (program, f"{program} {words[verb].text}"))
+    for known in own + more:
         if known in ("=", "+"):
-            found = text.startswith(known) or (known == "=" and known in text)
+            found = text.startswith(known) or (known == "=" and (known in text or not words[at].literal))
         elif known.startswith("--"):
             found = len(option) > 2 and known.startswith(option)
         elif not known.startswith("-"):
-            found = text == known and at <= verb + 1
+            maybe = not words[at].literal and at <= verb + (known in more)
+            found = (text == known and at <= verb + 1) or maybe
         elif len(known) > 2:  # find and go write long options with one dash
             found = option in (known, f"-{known}")
         else:
@@ -231,7 +234,9 @@ def touches(rule: Rule, command: Command) -> bool:
     return _may_be(pattern, command.words) or _may_be(pattern, (program, *behind)) or _anyhow(pattern, command.words)
 
 
-_LETTERS = re.compile(r"-([A-Za-z]{1,5})")
+_LETTERS = re.compile(r"-([A-Za-z]+)")
+_CLUSTER = re.compile(r"-[A-Za-z]{1,5}")
+"""What a rule means by letters, and not by a name behind one dash."""
 _SHORT = {"--force": "f", "--recursive": "r"}
 
 
@@ -243,8 +248,8 @@ def _anyhow(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
     given = [word.text for word in words if word.literal and word.text.startswith("-")]
     letters = _letters(given)
     for want in wanted:
-        split = _LETTERS.fullmatch(want)
-        same = any(text.partition("=")[0] == want or text == want for text in given) or _SHORT.get(want, "-") in letters
+        split = _CLUSTER.fullmatch(want)
+        same = any(text == want or _means(text, want) for text in given) or _SHORT.get(want, "-") in letters
         if not (same or (split is not None and _letters([want]) <= letters)):
             return False
     rest = tuple(want for want in pattern if want is None or not want.startswith("-"))
@@ -254,7 +259,14 @@ def _anyhow(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:
 def _letters(options: list[str]) -> set[str]:
     """Of all options of one letter; `-R` is what `-r` is."""
     found = [match[1] for text in options if (match := _LETTERS.fullmatch(text))]
-    return set("".join([*found, *(_SHORT[text] for text in options if text in _SHORT)]).replace("R", "r"))
+    found += [letter for text in options for name, letter in _SHORT.items() if _means(text, name)]
+    return set("".join(found).replace("R", "r"))
+
+
+def _means(text: str, name: str) -> bool:
+    """An option with or without a value, or the beginning of a long one, which most programs take for it."""
+    option = text.partition("=")[0]
+    return option == name or (len(option) > 2 and option.startswith("--") and name.startswith(option))
 
 
 def _may_be(pattern: tuple[str | None, ...], words: tuple[Word, ...]) -> bool:

@@ -50,13 +50,14 @@ TABLES = {
     "timeout": _table("v", "ks", "foreground preserve-status verbose kill-after= signal=", skip=1),
     "time": _table("p"),
     "builtin": _table(),
-    "xargs": _table(
-        "0rtx", "nPLsdEa", "null no-run-if-empty verbose max-args= max-procs= max-lines= delimiter= arg-file="
-    ),
+    "xargs": _table("0rtx", "nPLsdE", "null no-run-if-empty verbose max-args= max-procs= max-lines= delimiter="),
     "sudo": _table("nEHS", "ugCp", "non-interactive preserve-env login user= group=", itself=True, assigns=True),
     "doas": _table("n", "u", itself=True),
     "ionice": _table("t", "cn", "class= classdata= ignore"),
 }
+
+_ITS_OWN = re.compile(r"((/usr)?/bin/)?[^/]+")
+"""What is surely the wrapper of its name: any other path may lead to a program of the workspace."""
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash"})
 """Shells whose grammar is that of bash, or less."""
@@ -76,17 +77,17 @@ NEVER = frozenset(
 def unwrap(words: Words) -> Started | None:
     """What this command starts beside itself; None for one that is no wrapper. Raises Doubt."""
     name = words[0].text.rpartition("/")[2]
-    if name != words[0].text and (name in TABLES or name in SHELLS or name in _SPECIAL):
-        words = (Word(name), *words[1:])
+    own, words = _ITS_OWN.fullmatch(words[0].text), (Word(name), *words[1:])
     if name in NEVER or re.match(r"ld-(linux|musl)", name):
         raise Doubt(f"what {name} starts cannot be known")
+    started = None
     if name in SHELLS:
-        return _shell(words)
-    if name in _SPECIAL:
-        return _SPECIAL[name](words)
-    if name in TABLES:
-        return _plain(words, TABLES[name])
-    return None
+        started = _shell(words)
+    elif name in _SPECIAL:
+        started = _SPECIAL[name](words)
+    elif name in TABLES:
+        started = _plain(words, TABLES[name])
+    return started if own or started is None else msgspec.structs.replace(started, itself=True)
 
 
 def _text(word: Word) -> str:
@@ -148,6 +149,8 @@ def _plain(words: Words, table: _Table) -> Started | None:
         raise Doubt(f"{name} {inner[0].text} is not understood")
     if name == "xargs":
         inner = (*(inner or (Word("echo"),)), ANY)
+    if name == "env" and given.keys() - {"v"} and any(word.text.rpartition("/")[2] in SHELLS for word in inner):
+        raise Doubt("a shell in an environment that is changed")  # without PATH some look into the workspace
     bare = not inner or (table.assigns and all(re.match(r"[A-Za-z_]\w*=", word.text) for word in inner))
     if bare:
         return None if name != "sudo" or not given else Started(itself=True)
@@ -188,7 +191,7 @@ def _command(words: Words) -> Started | None:
 def _exec(words: Words) -> Started | None:
     if len(words) < 2:
         raise Doubt("exec without a command changes what follows")
-    return _plain(words, _table("c", "a"))
+    return _plain(words, _table())  # of the name -a gives it, a program of many names makes which one it is
 
 
 _EXEC = frozenset({"-exec", "-execdir", "-ok", "-okdir"})

@@ -22,6 +22,7 @@ from latchstep.http import Page, get_page
 from .base import Output, Tool
 from .define import tool
 from .page import page_text
+from .proxy import is_name
 from .text import clean_output, cut, shown, size_of
 
 MAX_BYTES = 5 * 1024 * 1024
@@ -34,9 +35,13 @@ MAX_CHARACTERS = 50_000
 """Characters of one result."""
 
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63})*")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NAT64, _UNICAST = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("2000::/3")
 _TEXT = ("text/", "application/json", "application/xml", "application/javascript", "application/x-yaml")
-_CHARSET = re.compile(r"charset=[\"']?([A-Za-z0-9_-]{1,40})")
+_CHARSET = re.compile(
+    r"(?i)charset=[\"']?((?:utf|iso|windows|cp|latin|(?:us-)?ascii|big5|gb|euc|shift|sjis|koi8|mac|tis)[\w-]{0,36})",
+    re.ASCII,
+)
+"""Encodings of pages. Python knows others, that raise or take hours (`punycode`)."""
 
 
 def is_public(address: str) -> bool:
@@ -47,6 +52,8 @@ def is_public(address: str) -> bool:
         within += [inner for inner in (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())) if inner is not None]
         if ip in _NAT64:
             within.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+        if len(within) == 1 and ip not in _UNICAST:
+            return False
     return all(each.is_global and not each.is_multicast for each in within)
 
 
@@ -90,7 +97,10 @@ async def _follow(url: str, hosts: Sequence[str], may: Callable[[str], bool]) ->
         page = await get_page(url, address, within=MAX_SECONDS, most=MAX_BYTES)
         if page.status not in (301, 302, 303, 307, 308) or not page.location:
             return url, page
-        url = urljoin(url, page.location)
+        try:
+            url = urljoin(url, page.location)
+        except ValueError:
+            raise ToolError(f"it redirects to {cut(shown(page.location), 200)}, which is no address") from None
     raise ToolError(
         f"more than {MAX_REDIRECTS} redirects (MAX_REDIRECTS); the last one leads to {cut(shown(url), 200)}"
     )
@@ -103,11 +113,14 @@ def _judged(url: str, hosts: Sequence[str]) -> tuple[str, int]:
         host, port = (parts.hostname or "").rstrip("."), parts.port
     except ValueError as error:
         raise ToolError(f"this is no address: {error}") from None
+    if re.search(r"[\0-\x20\x7f]", url):
+        raise ToolError("this is no address: it holds blanks or controls")
     if parts.scheme not in ("http", "https") or not host:
         raise ToolError("give a whole address that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:
         raise ToolError("an address with a user name or a password is not fetched")
-    if not any(host == allowed or (allowed[0] == "*" and host.endswith(allowed[1:])) for allowed in hosts):
+    named = any(host == allowed or (allowed[0] == "*" and host.endswith(allowed[1:])) for allowed in hosts)
+    if not named or not is_name(host):
         raise ToolError(f"{cut(shown(host), 100)} is not one of the allowed hosts: {', '.join(hosts)}")
     return host, port or (443 if parts.scheme == "https" else 80)
 
@@ -131,7 +144,7 @@ def _shown_page(url: str, page: Page, offset: int) -> Output:
     charset = _CHARSET.search(page.content_type) or _CHARSET.search(page.body[:1024].decode("latin-1"))
     try:
         text = page.body.decode(charset[1] if charset else "utf-8", "replace")
-    except LookupError:
+    except (LookupError, UnicodeError):
         text = page.body.decode("utf-8", "replace")
     text = clean_output(page_text(text) if kind in ("text/html", "application/xhtml+xml") else text)
     if offset and offset >= len(text):

@@ -154,34 +154,41 @@ def keep_descriptors(last: int) -> None:
 def place(plan: dict[str, Any]) -> list[tuple[int, str, bytes | None]]:
     """Make what is to be held read-only where nothing is, and a private folder where there is no mount for it.
 
-    What was made, each with a descriptor whose lock says that a sandbox uses it.
+    What was made, each with a descriptor whose lock says that a sandbox uses it. Whoever the workspace belongs to may
+    put links there meanwhile: none is followed.
     """
     if plan["level"] == "landlock":
         folder = f"/tmp/latchstep-{os.urandom(8).hex()}"
-        for path in (folder, f"{folder}/home"):
+        for path in (folder, home := f"{folder}/home"):
             os.mkdir(path, 0o700)
-        with open(config := f"{folder}/home/.gitconfig", "wb") as file:
+        with open(config := f"{home}/.gitconfig", "wb") as file:
             file.write(plan["identity"])
-        for path in (folder, f"{folder}/home", config) if plan["user"] else ():
+        for path in (config, home, folder) if plan["user"] else ():  # whose folder it is puts links into it
             os.chown(path, *plan["user"])
         plan["private"] = folder
-        plan["variables"] = {b"TMPDIR": os.fsencode(folder), b"HOME": os.fsencode(f"{folder}/home")}
+        plan["variables"] = {b"TMPDIR": os.fsencode(folder), b"HOME": os.fsencode(home)}
     placed = []
     for path, content in plan.get("made", ()):
+        above, name = os.path.split(path)
+        os.makedirs(above, exist_ok=True)
+        at = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if os.readlink(f"/proc/self/fd/{at}") != above:
+            sys.exit(f"{above} was replaced while the sandbox was set up")
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             if content is None:
-                os.mkdir(path, 0o755)
+                os.mkdir(name, 0o755, dir_fd=at)
             else:
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+                fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=at)
                 os.write(fd, content)
                 os.close(fd)
             if plan["user"]:
-                os.chown(path, *plan["user"])
-            os.utime(path, (OURS, OURS))
+                os.chown(name, *plan["user"], dir_fd=at, follow_symlinks=False)
+            os.utime(name, (OURS, OURS), dir_fd=at, follow_symlinks=False)
         except FileExistsError:  # another session's, which is to live as long as ours
             pass
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a FIFO
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be a FIFO
+        fd = os.open(name, flags, dir_fd=at)
+        os.close(at)
         fcntl.flock(fd, fcntl.LOCK_SH)
         placed.append((fd, path, content))
     return placed
@@ -192,7 +199,7 @@ def remove(plan: dict[str, Any], placed: list[tuple[int, str, bytes | None]]) ->
     if "private" in plan:
         import shutil
 
-        for folder, folders, _ in os.walk(plan["private"]):
+        for folder, folders, _ in os.walk(plan["private"]) if not plan["user"] else ():
             for path in (f"{folder}/{name}" for name in folders):
                 if not os.path.islink(path):
                     os.chmod(path, 0o700)  # a user cannot remove what is in one without these rights

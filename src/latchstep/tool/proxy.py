@@ -21,7 +21,7 @@ HEAD_SECONDS, CONNECT_SECONDS, IDLE_SECONDS = 20.0, 20.0, 300.0
 CONNECTIONS = 64
 """At a time; further ones wait."""
 
-NAT64 = "64:ff9b::/96"
+UNICAST = "2000::/3"
 
 Opener = Callable[[str, int], socket.socket]
 
@@ -39,11 +39,16 @@ def parse_hosts(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
             host, port = port, ""
         name = host.casefold().rstrip(".")
         bare = name.removeprefix("*.")
-        letters = bare.replace("-", "a").replace(".", "a").replace("_", "a")
-        if not bare or not letters.isascii() or not letters.isalnum() or (colon and not port.isdecimal()):
+        if not is_name(bare) or (colon and not port.isdecimal()):
             raise ValueError(f"{entry.strip()!r} is no HOST, *.HOST or HOST:PORT")
         found.append((name, (int(port),) if colon else PORTS))
     return tuple(found)
+
+
+def is_name(host: str) -> bool:
+    """Of letters and digits. The system reads a name to its first NUL: `evil.net\\0.example.org` is another host."""
+    letters = host.replace("-", "a").replace(".", "a").replace("_", "a")
+    return letters.isascii() and letters.isalnum()
 
 
 def is_allowed(host: str, port: int, hosts: tuple[tuple[str, tuple[int, ...]], ...]) -> bool:
@@ -60,10 +65,10 @@ def is_public(address: str) -> bool:
 
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip in ipaddress.ip_network(NAT64) or ip.sixtofour is not None or ip.teredo is not None:
-            return False
         if ip.ipv4_mapped is not None:
             ip = ip.ipv4_mapped
+        elif ip not in ipaddress.ip_network(UNICAST) or ip.sixtofour is not None or ip.teredo is not None:
+            return False
     return ip.is_global and not ip.is_multicast and not ip.is_reserved
 
 
@@ -159,7 +164,7 @@ def _target(head: bytes) -> tuple[str, int, bytes]:
         number = int(port)
     except ValueError:
         raise Refused("this proxy takes CONNECT HOST:PORT, and requests for http://HOST/") from None
-    if not host or "@" in host or "[" in host or not 0 < number < 65_536:
+    if not is_name(host) or not 0 < number < 65_536:
         raise Refused("this proxy takes names of hosts")
     if secure:
         return host, number, b""

@@ -98,7 +98,11 @@ def changed_start_files(root: Path, since: float) -> tuple[list[StartFile], bool
 
 
 def _new(name: str, folder: int, since: float) -> bool:
-    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime >= since
+    """What is gone by the time that it is looked at was changed just now."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ctime >= since
+    except OSError:
+        return True
 
 
 def _why(path: str, form_of: str, folder: int, since: float) -> str | None:
