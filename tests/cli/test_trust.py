@@ -64,7 +64,7 @@ def test_an_untrusted_folder_may_narrow(home: Home) -> None:
     configure(home.workspace, 'mode = "plan"\nmax_steps = 1\n')
     with StrictChat([WRITE, text_answer("done")]) as server:
         done = home.run("run", "go", "--base-url", server.url, "--mode", "edits")
-    assert "mode plan" in done.out
+    assert "mode plan, not edits: .latchstep/settings.toml" in done.out
     assert done.status == 3, "one step, as the folder's settings say"
 
 
@@ -126,8 +126,10 @@ def test_trust_can_be_taken_back_and_needs_a_person(home: Home) -> None:
     configure(home.workspace)
     trust = home.run("trust")
     assert trust.status == 2
+    assert '  │ checks = ["touch check-ran"]\nError' in trust.out + trust.err
     assert "--yes" in trust.err
     assert home.run("trust", "--yes").status == 0
+    assert "AGENTS.md: is followed as your own words\n" in home.run("trust").out
     assert home.run("trust", "--revoke").status == 0
     assert " · untrusted" in home.run("trust").out
 

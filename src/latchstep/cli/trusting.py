@@ -39,6 +39,13 @@ from .screen import Screen, gutter
 FILE = "trust.json"
 MAX_CONFIG = 256 * 1024
 """Bytes of each file that configures."""
+WORDS = ("would be followed as your own words; untrusted, it is read as data", "is followed as your own words")
+SAYS = (
+    "its checks would run and its allow rules hold; untrusted, it can only narrow",
+    "its checks run and its allow rules hold",
+)
+MENDED = "until it is mended, only what narrows in it holds, trusted or not"
+"""What each file means, untrusted and trusted."""
 MAX_SIZE = 10_000_000
 """Bytes of what is kept of all folders."""
 
@@ -143,12 +150,12 @@ def _show(config: Config, root: Path, screen: Screen) -> None:
         screen.line(f"It has no {INSTRUCTIONS} and no {SETTINGS}; trusting it changes nothing until it has.")
         return
     for name, text, meaning in (
-        (INSTRUCTIONS, config.instructions, "would be followed as your own words; untrusted, it is read as data"),
-        (SETTINGS, config.text, "its checks would run and its allow rules hold; untrusted, it can only narrow"),
+        (INSTRUCTIONS, config.instructions, WORDS[config.standing == "trusted"]),
+        (SETTINGS, config.text, SAYS[config.standing == "trusted"] if SETTINGS not in config.problem else MENDED),
     ):
         if text:
             screen.line(f"{name}: {meaning}")
-            for row in gutter(text, screen.width):
+            for row in gutter(text.removesuffix("\n"), screen.width):
                 screen.line(row)
 
 
@@ -167,8 +174,13 @@ def under(setup: Setup, config: Config) -> Setup:
     )
 
 
-def say_standing(config: Config, screen: Screen) -> None:
-    """One line at the start of a run, where there is something to say."""
+def say_standing(config: Config, setup: Setup, screen: Screen) -> None:
+    """A line each at the start of a run on what there is to say. setup: as the folder's settings left it."""
+    if setup.typed is not None and setup.typed.mode not in ("", setup.mode):
+        said = f"mode {setup.mode}, not {setup.typed.mode}: {SETTINGS} narrows it"
+        screen.later(screen.style(said, "yellow"))
+    if setup.mode == "plan" and setup.checks:
+        screen.later(screen.style("in mode plan nothing changes, and no check runs", "yellow"))
     if config.problem:
         screen.later(screen.style(printable(config.problem), "yellow"))
     if config.standing == "trusted" or config.empty:
