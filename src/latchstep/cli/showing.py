@@ -19,7 +19,7 @@ from latchstep.journal.store import Store
 
 from .driving import GO_ON, how_to_go_on, put_json
 from .human import Human, closing, summary
-from .running import here, state_root
+from .running import here, last_session, state_root
 from .screen import Screen
 
 DAMAGED = 5
@@ -51,13 +51,13 @@ def list_sessions(everywhere: bool) -> int:
     return DAMAGED if any(entry.damaged for entry in mine) else 0
 
 
-def show_session(prefix: str, as_json: bool, follow: bool = False, after: int = -1) -> int:
-    """The story of a session after a `seq`, every line of its journal verified, and every blob.
+def show_session(named: str | None, as_json: bool, follow: bool = False, after: int = -1) -> int:
+    """The story of a session, else of this folder's last, after a `seq`; every line of its journal and blob verified.
 
     follow: goes on with what comes, until the run is over or whoever wrote it is gone.
     """
     store = Store(state_root())
-    session_id = store.find(prefix)
+    session_id = store.find(named) if named is not None else last_session(store, None, here())
     directory = store.directory(session_id)
     screen = None if as_json else Screen()
     story = Story(screen, session_id, str(directory)) if screen is not None else None
