@@ -98,6 +98,7 @@ def test_a_full_disk_ends_the_run_and_is_said(small: Home) -> None:
     assert done.status == 1, done
     assert "writing failed (No space left on device); withdrawn: " in done.out
     assert "tool.finished" in done.out
+    assert f"To go on, when it can be written: latchstep resume --session {small.session().name}\n" in done.out
     assert Store(small.state).verify(small.session().name).sound
     assert "unfinished" in small.run("sessions").out
 

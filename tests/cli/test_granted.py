@@ -103,7 +103,7 @@ def test_always_shows_the_rule_keeps_it_and_asks_no_more(home: Home) -> None:
     listed = home.run("grants")
     assert listed.out.rstrip().endswith("allow bash: touch it")
     assert home.run("grants", "--revoke", "allow bash: touch it").status == 0
-    assert home.run("grants").out == ""
+    assert home.run("grants").out == f"nothing was allowed for always in {home.workspace}\n"
     refused(home.run("grants", "--revoke", "allow bash: x"), 2, "not granted")
 
 
