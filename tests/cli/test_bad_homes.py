@@ -103,6 +103,28 @@ def test_a_full_disk_ends_the_run_and_is_said(small: Home) -> None:
     assert "unfinished" in small.run("sessions").out
 
 
+def test_a_workspace_that_cannot_be_written_is_read(home: Home) -> None:
+    (home.workspace / "said").write_text("what it says\n")
+    home.workspace.chmod(0o555)
+    at = str(home.workspace)
+    if (
+        os.geteuid() == 0
+        and subprocess.run(
+            f"mount --bind {at} {at} && mount -o remount,bind,ro {at}", shell=True, capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("root may write everywhere, and nothing can be mounted here")
+    try:
+        with StrictChat([bash("cat said"), text_answer("Read.")]) as server:
+            done = home.run("run", "go", "--base-url", server.url)
+    finally:
+        if os.geteuid() == 0:
+            subprocess.run(["umount", at], check=True)
+        home.workspace.chmod(0o755)
+    assert "you cannot write this folder" in done.out
+    assert "✓ what it says" in done.out
+
+
 def test_a_disk_too_small_for_the_files_fails_no_run(small: Home) -> None:
     (small.workspace / "data").write_bytes(os.urandom(100_000))
     with StrictChat([bash("echo one", "c1"), bash("echo two", "c2"), text_answer("Done.")]) as server:
