@@ -130,6 +130,9 @@ def test_trust_can_be_taken_back_and_needs_a_person(home: Home) -> None:
     assert "--yes" in trust.err
     assert home.run("trust", "--yes").status == 0
     assert "AGENTS.md: is followed as your own words\n" in home.run("trust").out
+    (odd := home.workspace / "x · trusted\nIt is").mkdir()
+    done = home.run("trust", "--revoke", "--cwd", str(odd))
+    assert done.out == f"{home.workspace}/x · trusted⏎ It is is not trusted.\n", "no name of a folder makes a line"
     assert home.run("trust", "--revoke").status == 0
     assert " · untrusted" in home.run("trust").out
 

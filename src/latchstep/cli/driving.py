@@ -207,7 +207,7 @@ def how_to_go_on(session_id: str) -> str:
 
 def _opening(screen: Screen, session: Session) -> None:
     kit, mode = session.kit, str(session.kit.setup.get("mode", "ask"))
-    where, held = printable(str(kit.workspace)), holds(kit.setup)
+    where, held = one_line(str(kit.workspace), 4096), holds(kit.setup)
     screen.line(screen.style(f"{PROGRAM} · {printable(kit.model.name)} · mode {mode} · {held} · {where}", "dim"))
     if mode == "unconfined":
         screen.line(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from latchstep.core.printable import one_line, printable
+from latchstep.core.printable import one_line
 from latchstep.errors import DefinitionError
 from latchstep.policy.rule import Rule, parse_rule
 
@@ -151,7 +151,7 @@ def list_grants(root: Path, state: Path, take_back: str | None) -> int:
         return 0
     grants = load(state, root)
     if not grants:
-        print(f"nothing was allowed for always in {printable(str(root))}")
+        print(f"nothing was allowed for always in {one_line(str(root), 4096)}")
     for grant in grants:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(grant.time))
         print(f"{when}  {one_line(grant.by, 40)}  {grant.rule}")

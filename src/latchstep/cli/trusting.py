@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from latchstep.core.printable import printable
+from latchstep.core.printable import one_line, printable
 from latchstep.errors import DefinitionError, ToolError
 from latchstep.policy.trust import (
     INSTRUCTIONS,
@@ -119,7 +119,7 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
     root, state, screen = folder(cwd or here()), state_root(), Screen()
     if revoke:
         _keep(state, root)
-        screen.line(f"{printable(str(root))} is not trusted.")
+        screen.line(f"{one_line(str(root), 4096)} is not trusted.")
         return 0
     config = config_of(root, state)
     _show(config, root, screen)
@@ -143,7 +143,7 @@ def _agreed(screen: Screen) -> bool:
 
 
 def _show(config: Config, root: Path, screen: Screen) -> None:
-    screen.line(screen.style(printable(str(root)), "bold") + f" · {config.standing}")
+    screen.line(screen.style(one_line(str(root), 4096), "bold") + f" · {config.standing}")
     if config.problem:
         screen.line(screen.style(printable(config.problem), "yellow"))
     if config.empty:
