@@ -142,14 +142,21 @@ def test_a_wider_rule_is_refused_and_one_can_go_back(home: Home) -> None:
 
 
 def test_an_edited_rule_is_kept(home: Home) -> None:
-    with running(home, bash("touch it"), bash("touch that", "call-2"), text_answer("Done.")) as (_, it):
+    scripts = [bash("touch it"), bash("touch that", "call-2"), bash("mkdir made", "call-3"), text_answer("Done.")]
+    with running(home, *scripts) as (_, it):
         it.expect(QUESTION)
         it.type("a\n")
         it.expect("n goes back > ")
         it.type("allow bash: touch *\n")
+        it.expect(QUESTION)
+        it.type("a\n")
+        it.expect("n goes back > ")
+        it.type("y\n")  # to the rule as it is shown
         it.expect("Done.")
         assert it.end() == 0
-    assert sorted(path.name for path in home.workspace.iterdir()) == ["it", "that"]
+    assert sorted(path.name for path in home.workspace.iterdir()) == ["it", "made", "that"]
+    kept = [grant.rule for grant in granted.load(home.state, home.workspace)]
+    assert kept == ["allow bash: touch *", "allow bash: mkdir made"]
 
 
 def test_the_end_of_input_keeps_nothing(home: Home) -> None:

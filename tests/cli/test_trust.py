@@ -194,6 +194,7 @@ def test_settings_that_cannot_be_read_are_said_and_have_no_effect(home: Home, se
         done = home.run("run", "go", "--base-url", server.url)
     assert done.status == 0
     assert "settings.toml" in done.out
+    assert ("mode is plan, ask, edits or auto, not 'unconfined'" in done.out) == ("unconfined" in settings)
     assert "mode ask" in done.out
 
 

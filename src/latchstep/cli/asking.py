@@ -94,7 +94,7 @@ async def _settle_rule(screen: Screen, offered: Rule, call: ToolCall, always: Al
                 screen.line()
             return None
         try:
-            rule = grant(text, call, str(always.root)) if text else offered
+            rule = offered if text.lower() in ("", "y", "yes") else grant(text, call, str(always.root))
             granted.keep(always.state, always.root, rule)
         except (DefinitionError, OSError) as error:
             for row in gutter(f"not kept: {error}", screen.width):
