@@ -85,6 +85,7 @@ async def _settle_rule(screen: Screen, offered: Rule, call: ToolCall, always: Al
     screen.line("  This rule would be kept for this workspace:")
     for row in gutter(str(offered), screen.width):
         screen.line(row)
+    forget_what_was_typed()
     while True:
         screen.prompt(screen.style("Enter keeps it, another rule replaces it, n goes back > ", "bold"))
         typed = await read_line()

@@ -30,7 +30,7 @@ from latchstep.policy.trust import (
 from latchstep.tool.opened import is_missing
 from latchstep.tool.workspace import Workspace
 
-from .asking import can_ask
+from .asking import can_ask, forget_what_was_typed
 from .configured import own_bytes
 from .granted import identity_of, locked, person, replace_whole
 from .running import Setup, Typed, folder, here, state_root
@@ -138,6 +138,7 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
 def _agreed(screen: Screen) -> bool:
     if not can_ask():
         raise DefinitionError("nobody can be asked here; say --yes to trust the folder without a question")
+    forget_what_was_typed()
     screen.prompt("Trust this folder? [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
