@@ -98,8 +98,31 @@ def test_a_full_disk_ends_the_run_and_is_said(small: Home) -> None:
     assert done.status == 1, done
     assert "writing failed (No space left on device); withdrawn: " in done.out
     assert "tool.finished" in done.out
+    assert f"To go on, when it can be written: latchstep resume --session {small.session().name}\n" in done.out
     assert Store(small.state).verify(small.session().name).sound
     assert "unfinished" in small.run("sessions").out
+
+
+def test_a_workspace_that_cannot_be_written_is_read(home: Home) -> None:
+    (home.workspace / "said").write_text("what it says\n")
+    home.workspace.chmod(0o555)
+    at = str(home.workspace)
+    if (
+        os.geteuid() == 0
+        and subprocess.run(
+            f"mount --bind {at} {at} && mount -o remount,bind,ro {at}", shell=True, capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("root may write everywhere, and nothing can be mounted here")
+    try:
+        with StrictChat([bash("cat said"), text_answer("Read.")]) as server:
+            done = home.run("run", "go", "--base-url", server.url)
+    finally:
+        if os.geteuid() == 0:
+            subprocess.run(["umount", at], check=True)
+        home.workspace.chmod(0o755)
+    assert "you cannot write this folder" in done.out
+    assert "✓ what it says" in done.out
 
 
 def test_a_disk_too_small_for_the_files_fails_no_run(small: Home) -> None:
@@ -150,8 +173,9 @@ def test_a_clock_that_was_set_back_changes_labels_only(home: Home) -> None:
 def test_a_session_of_a_later_version_is_not_passed_over(home: Home) -> None:
     with StrictChat([text_answer("One."), text_answer("Two.")]) as server:
         assert home.run("run", "first", "--base-url", server.url).status == 0
+        first = home.session()
         assert home.run("run", "second", "--base-url", server.url).status == 0
-        newest = home.sessions()[-1]
+        (newest,) = {*home.sessions()} - {first}  # within a second their names have no order
         path = newest / "journal.jsonl"
         path.write_bytes(path.read_bytes().replace(b'"session_id"', b'"format":99,"session_id"', 1))
         refused(home.run("resume", "more"), 5, newest.name, "format 99", "upgrade it")

@@ -79,6 +79,8 @@ def test_what_cannot_be_compacted_is_said(home: Home) -> None:
     assert done.status == 1, done
     assert "out of summaries" in done.err
     refused(home.run("compact", "--session", "nosuch"), 2, "nosuch")
+    begun = home.run("fork", "--at", "0").out.split()[1].rstrip(":")
+    refused(home.run("compact", "--session", begun), 2, "nothing to compact")
 
 
 def test_ctrl_c_stops_a_compaction_and_keeps_the_session(home: Home) -> None:

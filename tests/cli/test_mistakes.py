@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,6 +61,8 @@ MISTAKES: list[tuple[list[str | bytes], list[str]]] = [
     (["resume"], ["no session of", "latchstep run"]),
     (["resume", "--session", "nope"], ["nope"]),
     (["show", "nope"], ["nope"]),
+    (["show"], ["no session of", "latchstep run"]),
+    (["run", "go", "--base-url", NOWHERE, "--check", ""], ["a check is a command"]),
     (["show", "\x1b[31mx\ny"], ["\\x1b[31mx"]),
     (["run", "go", "--base-url", NOWHERE, "--cwd", "two\nlines"], ["two\\nlines", "does not exist"]),
 ]
@@ -132,6 +135,8 @@ def test_where_sessions_cannot_be_kept_is_one_line(home: Home, where: str) -> No
 def test_without_a_home_folder_it_is_said_what_to_set(home: Home) -> None:
     done = home.run("run", "x", "--base-url", NOWHERE, env={"LATCHSTEP_HOME": "~nobody-of-that-name/x"})
     refused(done, 2, "LATCHSTEP_HOME")
+    done = home.run("show", "nope", env={"LATCHSTEP_HOME": "~/x", "HOME": ""})
+    refused(done, 2, f" in {Path(pwd.getpwuid(os.getuid()).pw_dir) / 'x' / 'sessions'}")
 
 
 def test_a_folder_for_sessions_may_have_blanks_and_be_relative(home: Home) -> None:

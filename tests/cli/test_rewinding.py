@@ -306,7 +306,7 @@ def test_a_folder_keeps_the_ignored_files_in_it(home: Home) -> None:
     [
         (("rewind", "--turns", "1", "--to", "2"), "give one of them"),
         (("rewind",), "--turns N or --to LINE"),
-        (("rewind", "--turns", "9"), "has 1 prompts"),
+        (("rewind", "--turns", "9"), "has 1 prompt;"),
         (("rewind", "--to", "999"), "there is no line 999"),
         (("rewind", "--session", "nope"), "no session begins with 'nope'"),
         (("fork", "--session", "nope"), "no session begins with 'nope'"),

@@ -127,6 +127,7 @@ def test_plan_mode_changes_nothing_and_unconfined_says_what_it_is(home: Home) ->
         assert done.status == 0, "nothing was changed, and there is nothing to check"
         result = server.requests[3]["messages"][-1]["content"]
     assert done.out.count("mode 'plan' only reads") == 2
+    assert "no check runs" in done.out
     assert result.startswith("3\nwhat it says\n")
     assert [path.name for path in home.workspace.iterdir()] == ["said"]
     (home.workspace / "said").unlink()

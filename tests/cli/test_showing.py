@@ -32,6 +32,7 @@ def test_a_list_has_a_line_a_session_and_those_of_other_folders_on_demand(told: 
     assert here.out.split()[0] == told.session().name
     assert "completed" in here.out
     assert here.out.rstrip().endswith("say hello")
+    assert told.run("show").out == told.run("show", told.session().name).out
     assert "no sessions of" in told.run("sessions", cwd=other).out
     assert "1 elsewhere" in told.run("sessions", cwd=other).out
     everywhere = told.run("sessions", "--all", cwd=other)

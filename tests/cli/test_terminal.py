@@ -80,6 +80,17 @@ def test_ctrl_c_at_the_question_cancels_the_run_and_nothing_ran(home: Home) -> N
     assert next(event for event in home.events() if event["type"] == "tool.finished")["outcome"] == "not_started"
 
 
+def test_a_second_ctrl_c_leaves_at_once_and_says_how_to_go_on(home: Home) -> None:
+    deaf = "trap '' TERM; touch deaf; while :; do sleep 0.1; done"
+    with running(home, bash(deaf), options=("--mode", "unconfined")) as (_, it):
+        wait_for((home.workspace / "deaf").exists)
+        it.type("\x03")
+        it.expect("stopping (SIGINT)")
+        it.type("\x03")
+        it.expect(f"The session is kept. To go on: latchstep resume --session {home.session().name} ")
+        assert it.end() == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_at_the_question(home: Home, number: signal.Signals) -> None:
     with running(home, bash("touch it")) as (_, it):

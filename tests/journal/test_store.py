@@ -86,9 +86,9 @@ def test_found_by_unique_prefix(store: Store) -> None:
     assert store.find("abc1") == "abc1"
     assert store.find("abd") == "abd"  # exact beats longer ones
     assert store.find("abd-") == "abd-long"
-    with pytest.raises(SessionError, match="2 sessions begin with 'abc': abc1, abc2"):
+    with pytest.raises(SessionError, match="2 sessions begin with 'abc': abc2, abc1"):
         store.find("abc")
-    with pytest.raises(SessionError, match=r"15 sessions.*many09, …"):
+    with pytest.raises(SessionError, match=r"15 sessions.*many05, …"):
         store.find("many")
     with pytest.raises(SessionError, match="no session begins with 'z'"):
         store.find("z")

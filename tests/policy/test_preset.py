@@ -105,6 +105,8 @@ def test_plan_mode_runs_what_only_reads_and_not_even_an_allowed_command(command:
     policy = preset("plan", rules("allow bash: make", "allow bash: git *", "allow write: **"), sandboxed=True)
     guarded = preset("plan", rules("allow bash: cat *", "deny read: secret/**"), sandboxed=True)
     assert (guarded if "secret" in command else policy)(bash(command), WRITE).kind == kind
+    assert "known to read in the workspace" in policy(bash("git log"), WRITE).text, "git log reads, too"
+    assert policy(ToolCall("c", "write", {}), WRITE).text.startswith("mode 'plan' only reads; --mode")
     assert preset("plan", rules("ask bash: ls *"), sandboxed=True)(bash("ls"), WRITE).kind == "refuse"
 
 
@@ -113,6 +115,7 @@ def test_where_no_sandbox_holds_it_nothing_runs_unasked_but_by_a_rule() -> None:
     asked = preset("ask")(bash("cat link"), WRITE)
     assert (asked.kind, asked.text) == ("ask", "no sandbox holds it")
     assert preset("plan")(bash("cat link"), WRITE).kind == "refuse"
+    assert "no sandbox" in preset("plan")(bash("cat link"), WRITE).text
     assert preset("ask", asks=False)(bash("cat link"), WRITE).kind == "refuse"
     policy = preset("edits", rules("allow bash: cat *", 'allow bash = "make && ls"'))
     assert policy(bash("cat link"), WRITE).kind == policy(bash("make && ls"), WRITE).kind == "run"

@@ -107,6 +107,9 @@ def test_globs(path: str) -> None:
 
 
 def test_what_is_given_to_allow_ask_and_deny() -> None:
+    for says in ("allow", "ask", "deny"):
+        with pytest.raises(DefinitionError, match="is empty"):
+            rule_for(says, " ")  # type: ignore[arg-type]
     assert rule_for("allow", "git status") == Rule("allow", "bash", "git status", True)
     assert rule_for("allow", "bash: git status *") == parse_rule("allow bash: git status *")
     assert rule_for("deny", "rm *") == parse_rule("deny bash: rm *")

@@ -257,6 +257,11 @@ def test_what_fails_by_design_is_explained_once(tmp_path: Path) -> None:
     assert "no network" in explain(b"fatal: Could not resolve host: example.org", confined, said)
     assert "workspace and /tmp" in explain(b"touch: cannot touch 'x': Read-only file system", confined, said)
     assert explain(b"all is well", confined, said) == ""
+    listed = b"./.git/hooks/pre-push.sample:3:#!/bin/sh\nsrc/hooks/use.ts\n.git/config"
+    assert explain(listed, confined, set()) == "", "what only names them failed at nothing"
+    for failed in (b"cp: cannot create regular file '.git/hooks/x': Read-only file system", b"EROFS: '/w/.git/config'"):
+        assert "git -c" in explain(failed, confined, set())
+    assert explain(failed, Sandbox("bubblewrap", str(tmp_path), looks=True), set()) == "", "nothing could be written"
     assert explain(busy, None, set()) == ""
     assert explain(busy, Sandbox("none", str(tmp_path)), set()) == ""
     hosted = Sandbox("bubblewrap", str(tmp_path), "host")

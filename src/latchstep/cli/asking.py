@@ -85,6 +85,7 @@ async def _settle_rule(screen: Screen, offered: Rule, call: ToolCall, always: Al
     screen.line("  This rule would be kept for this workspace:")
     for row in gutter(str(offered), screen.width):
         screen.line(row)
+    forget_what_was_typed()
     while True:
         screen.prompt(screen.style("Enter keeps it, another rule replaces it, n goes back > ", "bold"))
         typed = await read_line()
@@ -94,7 +95,7 @@ async def _settle_rule(screen: Screen, offered: Rule, call: ToolCall, always: Al
                 screen.line()
             return None
         try:
-            rule = grant(text, call, str(always.root)) if text else offered
+            rule = offered if text.lower() in ("", "y", "yes") else grant(text, call, str(always.root))
             granted.keep(always.state, always.root, rule)
         except (DefinitionError, OSError) as error:
             for row in gutter(f"not kept: {error}", screen.width):

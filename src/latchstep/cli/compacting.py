@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from latchstep.core.event import ContextCompacted, ModelRequested
+from latchstep.errors import SessionError
 from latchstep.journal.base import restored
 from latchstep.journal.store import Store
 from latchstep.session.blocking import run_blocking
@@ -24,6 +25,8 @@ def compact_session(focus: str, session: str | None) -> int:
     journal = store.open(last_session(store, session, here()))
     try:
         state = restored(journal)
+        if state.run is None:
+            raise SessionError("there is nothing to compact yet")
         model, setup = resolve(recorded(state))
         root = folder(Path(state.workspace) if state.workspace else here())
         kit, rules = prepare(model, root, setup, journal.directory, screen)

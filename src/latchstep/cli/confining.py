@@ -39,8 +39,8 @@ def confinement(
     path: str | None = None,
     also: tuple[Extra, ...] = (),
 ) -> Sandbox:
-    """The sandbox of a run, tried before anything is recorded. In mode `plan` nothing is written in it. Raises
-    DefinitionError."""
+    """The sandbox of a run, tried before anything is recorded. In mode `plan`, and in a workspace that the person
+    cannot write, nothing is written in it. Raises DefinitionError."""
     from latchstep.session.blocking import run_blocking
     from latchstep.tool.probe import best
     from latchstep.tool.sandbox import Level, Sandbox
@@ -53,9 +53,13 @@ def confinement(
     stores = directory.parents[:2] if directory is not None else ()  # of sessions, and of all that is ours
     hidden = tuple(str(store) for store in stores if not root.is_relative_to(store))
     environ = {**os.environ, **({"PATH": path} if path is not None else {})}
+    looks = not os.access(root, os.W_OK)
+    if looks and wanted != "none" and screen is not None:
+        screen.later(screen.style("you cannot write this folder: commands only read in it", "yellow"))
+    looks |= setup.mode == "plan"
 
     def make(level: Level) -> Sandbox:
-        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ, also=also, looks=setup.mode == "plan")
+        return Sandbox(level, str(root), setup.net, setup.cache, hidden, environ, also=also, looks=looks)
 
     passed = directory.parents[1] / "trials" if directory is not None else None
     found, problems = run_blocking(best(make, wanted, passed))

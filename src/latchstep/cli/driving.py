@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -126,7 +127,9 @@ async def _as_text(session: Session, task: str | None, screen: Screen, watch: Sh
     for row in _start_files(session):
         screen.line(screen.style(row, "yellow"))
     closing(ending, time.monotonic() - began, session.id, str(session.journal.directory or "memory"), screen)
-    if ending.status == "failed" and session.state.answerable:
+    if ending.error is not None and ending.error.kind == "JOURNAL":
+        screen.line(f"To go on, when it can be written: {how_to_go_on(session.id).removesuffix(GO_ON)}")
+    elif ending.status == "failed" and session.state.answerable:
         screen.line(f"To go on: {how_to_go_on(session.id).removesuffix(GO_ON)}  # asks the last turn again")
     elif ending.status not in ("completed", "cancelled"):
         screen.line(f"To go on: {how_to_go_on(session.id)}")
@@ -208,7 +211,7 @@ def how_to_go_on(session_id: str) -> str:
 
 def _opening(screen: Screen, session: Session) -> None:
     kit, mode = session.kit, str(session.kit.setup.get("mode", "ask"))
-    where, held = printable(str(kit.workspace)), holds(kit.setup)
+    where, held = one_line(str(kit.workspace), 4096), holds(kit.setup)
     screen.line(screen.style(f"{PROGRAM} · {printable(kit.model.name)} · mode {mode} · {held} · {where}", "dim"))
     if mode == "unconfined":
         screen.line(
@@ -283,6 +286,9 @@ class Signals:
     def _caught(self, number: signal.Signals) -> None:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
+            with suppress(OSError):
+                if select.select((), (2,), (), 0)[1]:  # a terminal that takes nothing shall not hold it up
+                    os.write(2, f"\nThe session is kept. To go on: {how_to_go_on(self._session.id)}\n".encode())
             os._exit(130)  # the journal is safe as it is, and the spawner ends with our pipe
         self._cancel(signal.Signals(number).name)
 

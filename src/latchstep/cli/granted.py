@@ -149,7 +149,10 @@ def list_grants(root: Path, state: Path, take_back: str | None) -> int:
     if take_back is not None:
         revoke(state, root, take_back)
         return 0
-    for grant in load(state, root):
+    grants = load(state, root)
+    if not grants:
+        print(f"nothing was allowed for always in {one_line(str(root), 4096)}")
+    for grant in grants:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(grant.time))
         print(f"{when}  {one_line(grant.by, 40)}  {grant.rule}")
     return 0

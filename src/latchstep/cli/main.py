@@ -50,7 +50,9 @@ def running_options(command: Callable[..., int]) -> Callable[..., int]:
     options = [
         click.option("--model", metavar="M", help="Model as provider:name (see: latchstep models)."),
         click.option("--base-url", metavar="URL", help="Server that speaks the provider's protocol."),
-        click.option("--cwd", type=PATHS, metavar="DIR", help="Folder to work in (default: here)."),
+        click.option(
+            "--cwd", type=PATHS, metavar="DIR", help="Folder to work in (default: here, or the session's own)."
+        ),
         click.option("--mode", type=click.Choice(MODES), help=MODE_HELP),
         click.option("--sandbox", type=click.Choice(SANDBOXES), help=SANDBOX_HELP),
         click.option("--net", metavar="NET", help=NET_HELP),
@@ -189,12 +191,12 @@ def grants(cwd: Path | None, revoke: str | None) -> int:
 
 
 @cli.command()
-@click.argument("session")
+@click.argument("session", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the stored events, one a line.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what another process records, until its run is over.")
 @click.option("--after", type=click.IntRange(min=-1), default=-1, metavar="SEQ", help="Only events after this number.")
-def show(session: str, **options: Any) -> int:
-    """Tell the story of a session (an id, or the beginning of one)."""
+def show(session: str | None, **options: Any) -> int:
+    """Tell the story of a SESSION: an id, or the beginning of one; else the last one of this folder."""
     from .showing import show_session
 
     return show_session(session, **options)
@@ -256,6 +258,8 @@ def main() -> None:
     """Entry point of the `latchstep` command."""
     _complete_streams()
     arguments = sys.argv[1:]
+    if not os.environ.get("HOME"):  # set to nothing it would be the root folder
+        os.environ.pop("HOME", None)
     sys.argv = ["latchstep", *(name for name in arguments[:1] if name in cli.commands)]  # a lock names us by it
     status = _status_of(lambda: int(cli.main(arguments, prog_name="latchstep", standalone_mode=False) or 0))
     try:

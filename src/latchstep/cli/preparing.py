@@ -41,7 +41,7 @@ def prepare(
     config = config_of(root, state)
     setup = under(setup, config)
     if screen is not None:
-        say_standing(config, screen)
+        say_standing(config, setup, screen)
     also = extras_of(setup, root, state)
     sandbox = confinement(root, setup, directory, screen, path=path, also=also)
     setup = msgspec.structs.replace(setup, level=sandbox.level)

@@ -65,7 +65,8 @@ def rewind_session(session: str | None, to: int | None, turns: int | None, yes: 
         if not turns:
             return 130
     if turns is not None and turns > len(past.turns):
-        raise SessionError(f"session {source} has {len(past.turns)} prompts; {turns} cannot be taken back")
+        many = f"{len(past.turns)} prompt{'' if len(past.turns) == 1 else 's'}"
+        raise SessionError(f"session {source} has {many}; {turns} cannot be taken back")
     seq = _line(source, past, past.turns[-turns].before if turns is not None else to if to is not None else past.last)
     return _go_back(store, source, past, seq, fork=past.goes_on(seq), yes=yes)
 
@@ -94,7 +95,7 @@ def _how(session_id: str, past: Past, seq: int) -> str:
     command = f"latchstep resume --session {session_id}"
     if past.unfinished_at(seq):
         return command
-    again = "" if past.left_at(seq) else "   (give --model again: no run is left in it)"
+    again = "" if past.left_at(seq) else "   (give --model and other options again: no run is left in it)"
     return f"{command} TASK{again}"
 
 

@@ -19,7 +19,7 @@ from latchstep.journal.store import Store
 
 from .driving import GO_ON, how_to_go_on, put_json
 from .human import Human, closing, summary
-from .running import here, state_root
+from .running import here, last_session, state_root
 from .screen import Screen
 
 DAMAGED = 5
@@ -42,22 +42,22 @@ def list_sessions(everywhere: bool) -> int:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last)) if entry.last else " " * 16
         status = "damaged" if entry.damaged and entry.status != "newer" else entry.status
         shown = screen.style(status.ljust(11), COLOURS.get(status, "dim"))
-        where = f"  {printable(entry.workspace)}" if everywhere else ""
+        where = f"  {one_line(entry.workspace, 4096)}" if everywhere else ""
         what = one_line(entry.damaged or entry.prompt, 200 if entry.damaged else 60)
         screen.line(f"{one_line(entry.id, 100)}  {when}  {shown}{where}  {what}".rstrip())
     if not mine:
         others = f"; {len(entries)} elsewhere (latchstep sessions --all)" if entries else ""
-        screen.line(f"no sessions of {printable(workspace) or 'any folder'}{others}")
+        screen.line(f"no sessions of {one_line(workspace, 4096) or 'any folder'}{others}")
     return DAMAGED if any(entry.damaged for entry in mine) else 0
 
 
-def show_session(prefix: str, as_json: bool, follow: bool = False, after: int = -1) -> int:
-    """The story of a session after a `seq`, every line of its journal verified, and every blob.
+def show_session(named: str | None, as_json: bool, follow: bool = False, after: int = -1) -> int:
+    """The story of a session, else of this folder's last, after a `seq`; every line of its journal and blob verified.
 
     follow: goes on with what comes, until the run is over or whoever wrote it is gone.
     """
     store = Store(state_root())
-    session_id = store.find(prefix)
+    session_id = store.find(named) if named is not None else last_session(store, None, here())
     directory = store.directory(session_id)
     screen = None if as_json else Screen()
     story = Story(screen, session_id, str(directory)) if screen is not None else None
@@ -126,7 +126,7 @@ class Story:
         screen, self.began = self.screen, True
         match event:
             case ev.SessionCreated():
-                where = printable(event.workspace) or "no workspace"
+                where = one_line(event.workspace, 4096) or "no workspace"
                 screen.line(screen.style(f"session {self.session_id} · {where}", "bold"))
                 if event.parent:
                     origin = f"a copy of {one_line(event.parent, 100)} up to line {event.parent_seq}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from latchstep.core.printable import printable
+from latchstep.core.printable import one_line, printable
 from latchstep.errors import DefinitionError, ToolError
 from latchstep.policy.trust import (
     INSTRUCTIONS,
@@ -30,7 +30,7 @@ from latchstep.policy.trust import (
 from latchstep.tool.opened import is_missing
 from latchstep.tool.workspace import Workspace
 
-from .asking import can_ask
+from .asking import can_ask, forget_what_was_typed
 from .configured import own_bytes
 from .granted import identity_of, locked, person, replace_whole
 from .running import Setup, Typed, folder, here, state_root
@@ -39,6 +39,13 @@ from .screen import Screen, gutter
 FILE = "trust.json"
 MAX_CONFIG = 256 * 1024
 """Bytes of each file that configures."""
+WORDS = ("would be followed as your own words; untrusted, it is read as data", "is followed as your own words")
+SAYS = (
+    "its checks would run and its allow rules hold; untrusted, it can only narrow",
+    "its checks run and its allow rules hold",
+)
+MENDED = "until it is mended, only what narrows in it holds, trusted or not"
+"""What each file means, untrusted and trusted."""
 MAX_SIZE = 10_000_000
 """Bytes of what is kept of all folders."""
 
@@ -112,7 +119,7 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
     root, state, screen = folder(cwd or here()), state_root(), Screen()
     if revoke:
         _keep(state, root)
-        screen.line(f"{printable(str(root))} is not trusted.")
+        screen.line(f"{one_line(str(root), 4096)} is not trusted.")
         return 0
     config = config_of(root, state)
     _show(config, root, screen)
@@ -131,24 +138,25 @@ def trust(cwd: Path | None, yes: bool, revoke: bool) -> int:
 def _agreed(screen: Screen) -> bool:
     if not can_ask():
         raise DefinitionError("nobody can be asked here; say --yes to trust the folder without a question")
+    forget_what_was_typed()
     screen.prompt("Trust this folder? [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _show(config: Config, root: Path, screen: Screen) -> None:
-    screen.line(screen.style(printable(str(root)), "bold") + f" · {config.standing}")
+    screen.line(screen.style(one_line(str(root), 4096), "bold") + f" · {config.standing}")
     if config.problem:
         screen.line(screen.style(printable(config.problem), "yellow"))
     if config.empty:
         screen.line(f"It has no {INSTRUCTIONS} and no {SETTINGS}; trusting it changes nothing until it has.")
         return
     for name, text, meaning in (
-        (INSTRUCTIONS, config.instructions, "would be followed as your own words; untrusted, it is read as data"),
-        (SETTINGS, config.text, "its checks would run and its allow rules hold; untrusted, it can only narrow"),
+        (INSTRUCTIONS, config.instructions, WORDS[config.standing == "trusted"]),
+        (SETTINGS, config.text, SAYS[config.standing == "trusted"] if SETTINGS not in config.problem else MENDED),
     ):
         if text:
             screen.line(f"{name}: {meaning}")
-            for row in gutter(text, screen.width):
+            for row in gutter(text.removesuffix("\n"), screen.width):
                 screen.line(row)
 
 
@@ -167,8 +175,13 @@ def under(setup: Setup, config: Config) -> Setup:
     )
 
 
-def say_standing(config: Config, screen: Screen) -> None:
-    """One line at the start of a run, where there is something to say."""
+def say_standing(config: Config, setup: Setup, screen: Screen) -> None:
+    """A line each at the start of a run on what there is to say. setup: as the folder's settings left it."""
+    if setup.typed is not None and setup.typed.mode not in ("", setup.mode):
+        said = f"mode {setup.mode}, not {setup.typed.mode}: {SETTINGS} narrows it"
+        screen.later(screen.style(said, "yellow"))
+    if setup.mode == "plan" and setup.checks:
+        screen.later(screen.style("in mode plan nothing changes, and no check runs", "yellow"))
     if config.problem:
         screen.later(screen.style(printable(config.problem), "yellow"))
     if config.standing == "trusted" or config.empty:

@@ -105,7 +105,7 @@ class Store:
 
     def find(self, prefix: str) -> str:
         """The id that is `prefix`, or the only one that begins so. SessionError names the candidates."""
-        ids = sorted(self._ids())
+        ids = sorted(self._ids(), reverse=True)
         found = [prefix] if prefix in ids else [known for known in ids if prefix and known.startswith(prefix)]
         if len(found) == 1:
             return found[0]

@@ -20,6 +20,12 @@ OWN = frozenset({"job_stop"})
 
 NOBODY = "nobody can be asked here. Decide it yourself as fits best, go on, and say at the end what you assumed"
 
+LOOKS = (
+    ", and runs no command where no sandbox holds it",
+    ", and of commands runs those alone that are known to read in the workspace and do nothing else",
+)
+"""What mode `plan` says of a command that it does not run, without a sandbox and with one."""
+
 MAX_REMEDY = 200
 """Characters of a command that a refusal repeats as what could have been allowed."""
 
@@ -63,7 +69,8 @@ def preset(
         if decision.says == "allow" and READS in decision.rule and not sandboxed:
             decision = Decision("open", reason="no sandbox holds it")
         if mode == "plan" and traits.effect != "read" and decision.says != "allow":
-            return Verdict("refuse", "mode 'plan' only reads; --mode ask or edits would allow changes", "mode plan")
+            held = LOOKS[sandboxed] if call.name in SHELLS else ""
+            return Verdict("refuse", f"mode 'plan' only reads{held}; --mode ask or edits would allow more", "mode plan")
         if decision.says == "allow":
             return Verdict("run", "", decision.rule)
         if decision.says == "open" and (traits.effect == "read" or _by_mode(mode, call, decision, rules)):

@@ -85,6 +85,8 @@ def parse_rule(text: str) -> Rule:
 def rule_for(says: Says, text: str) -> Rule:
     """What is given to `--allow`, `--ask` or `--deny`: `TOOL: SUBJECT`, or a command of bash, which is allowed exactly
     as it stands, but asked about and denied by its words. Raises DefinitionError."""
+    if not text.strip():
+        raise DefinitionError(f"a rule to {says} is empty; give a command, or a rule such as 'bash: git status *'")
     if re.match(r"([A-Za-z_][\w-]*|\*)(: | = )", text):
         return parse_rule(f"{says} {text}")
     return Rule(says, "bash", text, True) if says == "allow" else parse_rule(f"{says} bash: {text}")

@@ -63,7 +63,8 @@ def settings_from(text: str) -> Settings:
     try:
         return msgspec.convert(tomllib.loads(text), Settings)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise DefinitionError(f"{SETTINGS}: {error}") from None
+        said = str(error).replace("Invalid enum value", "mode is plan, ask, edits or auto, not")
+        raise DefinitionError(f"{SETTINGS}: {said}") from None
 
 
 def understood(text: str) -> Settings:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
 from .sandbox import Sandbox
 
-MEANINGS: tuple[tuple[tuple[bytes, ...], str, tuple[str, ...]], ...] = (
+MEANINGS: tuple[tuple[re.Pattern[bytes], str, tuple[str, ...]], ...] = (
     (
-        (b"/.git/config", b".git/hooks", b"could not lock config file", b"could not write config file", b"/hooks/"),
+        re.compile(rb"could not (?:lock|write) config file"
+                   rb"|(?m:^(?=.*(?:\.git/config|/hooks/)).*(?:EBUSY|EROFS|ead-only file system|esource busy))"),
         "git's config, hooks and attributes are read-only in the sandbox (EBUSY, EROFS): commits and branches work; "
         "`git config`, `git remote add` and submodule set-up do not. For one command use `git -c name=value`",
         ("bubblewrap",),
     ),
     (
-        (b"Could not resolve host", b"Temporary failure in name resolution", b"Network is unreachable", b"EAI_AGAIN",
-         b"ENOTFOUND", b"Name or service not known", b"Address family not supported", b"EAFNOSUPPORT"),
+        re.compile(rb"Could not resolve host|Temporary failure in name resolution|Network is unreachable|EAI_AGAIN"
+                   rb"|ENOTFOUND|Name or service not known|Address family not supported|EAFNOSUPPORT"),
         "commands have no network in this sandbox but what --net gives",
         ("bubblewrap", "landlock"),
     ),
     (
-        (b"Read-only file system", b"EROFS"),
+        re.compile(b"Read-only file system|EROFS"),
         "only the workspace and /tmp, and folders given for it, can be written in the sandbox",
         ("bubblewrap",),
     ),
     (
-        (b"Permission denied", b"EACCES"),
+        re.compile(b"Permission denied|EACCES"),
         "only the workspace, $TMPDIR and folders given for it can be written in the sandbox, and little else be read",
         ("landlock",),
     ),
@@ -36,7 +39,7 @@ def explain(output: bytes, sandbox: Sandbox | None, said: set[str]) -> str:
     if sandbox is None:
         return ""
     for signs, meaning, levels in MEANINGS:
-        if sandbox.level not in levels or meaning in said or not any(sign in output for sign in signs):
+        if sandbox.level not in levels or sandbox.looks or meaning in said or not signs.search(output):
             continue
         if "network" in meaning and sandbox.net == "host":
             continue

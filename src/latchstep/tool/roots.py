@@ -43,7 +43,7 @@ def refuse_unfit(extras: Sequence[Extra], root: str, *, home: str = "", apart: I
     for extra in extras:
         path = extra.path
         if not os.path.isdir(path) or os.path.realpath(path) != path:
-            raise DefinitionError(f"the folder {path} does not exist any more, or a link leads to it")
+            raise DefinitionError(f"the folder {path} does not exist any more, or a link leads to it; make it again")
         if home and within(home, path):
             raise DefinitionError(f"{path} is your home folder or above it; name a folder in it")
         for other, what in others:
