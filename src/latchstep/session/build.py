@@ -120,7 +120,7 @@ def build_rules(
     if questions not in ("together", "in_turn"):
         raise DefinitionError(f"questions must be 'together' or 'in_turn', not {questions!r}")
     if isinstance(checks, str) or not all(isinstance(command, str) and command.strip() for command in checks):
-        raise DefinitionError("a check is a command, and checks is a list of them")
+        raise DefinitionError("a check is a command; checks is a list of commands")
     if limits is not None and not isinstance(limits, Limits):
         raise DefinitionError(f"limits is a Limits, not {type(limits).__name__}")
     if policy is not None and not callable(policy):
