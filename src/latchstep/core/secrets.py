@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 MARK = "[masked: "
@@ -46,6 +46,7 @@ Form = tuple[str, bytes, re.Pattern[bytes]]
 """What it is, how it begins, all of it."""
 
 
+@cache
 def _forms() -> dict[bytes, list[Form]]:
     """By one character of their beginnings: where it is missing, which is cheap to see, none of them can be."""
     forms: dict[bytes, list[Form]] = {}
@@ -55,7 +56,6 @@ def _forms() -> dict[bytes, list[Form]]:
     return forms
 
 
-_FORMS = _forms()
 _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PAT|CREDENTIALS?)(?:_|$)", re.I)
 
 
@@ -83,7 +83,7 @@ class Masker:
                 line = line.strip()
                 if len(line) >= LEAST and len(set(line)) > 3 and not _COMMON.fullmatch(line):
                     names.setdefault(line.encode("utf-8", "replace"), name)
-        self._names, self._forms = names, _FORMS if shapes else {}
+        self._names, self._forms = names, _forms() if shapes else {}
         self._values = re.compile(b"|".join(map(re.escape, sorted(names, key=len, reverse=True)))) if names else None
 
     def mask(self, text: str) -> str:
