@@ -130,7 +130,8 @@ def test_all_is_gone_when_any_of_the_three_is_killed(tmp_path: Path, victims: tu
 def test_all_three_killed_in_one_blow(tmp_path: Path, order: tuple[str, ...]) -> None:
     with owner(tmp_path / "lock", RUNAWAYS) as (pids, number):
         for role in order:
-            os.kill(pids[role], signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the first one's end may have been another's
+                os.kill(pids[role], signal.SIGKILL)
         wait_until(lambda: living(number) == [])
         wait_until(lambda: not still_running(tmp_path / "lock"))
 
@@ -138,7 +139,7 @@ def test_all_three_killed_in_one_blow(tmp_path: Path, order: tuple[str, ...]) ->
 def test_a_command_that_kills_every_python_by_its_arguments(tmp_path: Path) -> None:
     """As `pkill -9 -f python` does, but aimed at our three only."""
     with owner(tmp_path / "lock", RUNAWAYS) as (pids, number):
-        subprocess.run(["kill", "-9", *map(str, pids.values())], check=True)
+        subprocess.run(["kill", "-9", *map(str, pids.values())], check=False)  # one may be gone by then
         wait_until(lambda: living(number) == [])
 
 
