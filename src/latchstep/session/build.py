@@ -79,7 +79,8 @@ def build_kit(  # one argument a part: this is where they meet
     if approve is not None and not callable(approve):
         raise DefinitionError(f"approve is a function, not {type(approve).__name__}")
     box = toolbox(tools)
-    more.setdefault("masker", own_secrets())
+    if "masker" not in more:
+        more["masker"] = own_secrets()
     if output is not None:
         from .output import output_type
 
