@@ -48,7 +48,8 @@ def find_tool(workspace: Workspace) -> Tool:
         With a `/` at its end it finds folders. What .gitignore leaves out is not found.
         """
         folders = glob.endswith("/")
-        rules = glob_rules(glob.removeprefix(str(workspace.root)).rstrip("/") or "*")
+        top = str(workspace.root)
+        rules = glob_rules((glob.removeprefix(top) if glob.startswith(f"{top}/") else glob).rstrip("/") or "*")
         found: list[str] = []
         passed, more, late = PassedOver(), 0, False
         deadline = time.monotonic() + MAX_SECONDS
